@@ -111,6 +111,23 @@ def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
+def evaluated_texts(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return an evaluated task of texts with three labels, which no test changes."""
+    # This import takes seconds, and few tests need it.
+    from tests.helpers.kept_systems import evaluate_case
+
+    return evaluate_case("texts", tmp_path_factory.mktemp("evaluated"))
+
+
+@pytest.fixture(scope="session")
+def packaged_texts(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return TF-IDF for this task as an exported folder and as an MLflow model."""
+    from tests.helpers.kept_systems import package_case
+
+    return package_case("texts", tmp_path_factory.mktemp("packaged"))
+
+
+@pytest.fixture(scope="session")
 def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the results of a synthetic study, which no test changes."""
     # Tests of processes do not need the library, so it is imported here, and below.

@@ -46,6 +46,17 @@ def check_message(message: str, parts: tuple[str, ...]) -> None:
     assert "Traceback" not in message
 
 
+def run_module(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run a module of the project as a command."""
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("LINEAGE_", "PREFECT_", "GIT_"))
+    } | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_bad_input_gives_one_message_and_exit_code_2(case, tmp_path, run_stage):
     make_spoiled_project(tmp_path, case)
@@ -111,19 +122,7 @@ def test_data_are_checked_again_when_they_change(tmp_path, run_stage):
 
 def test_the_command_exits_with_code_2(tmp_path):
     make_spoiled_project(tmp_path, spoiled.missing_column)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(REPOSITORY),
-        "OMP_NUM_THREADS": "1",
-    }
-    completed = subprocess.run(
-        [sys.executable, "-m", "stages.sources"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    completed = run_module(tmp_path, "stages.sources")
     assert completed.returncode == 2
     check_message(completed.stderr, CASES[spoiled.missing_column])
     assert not (tmp_path / "artifacts").exists()
@@ -203,18 +202,8 @@ def test_a_run_ends_with_the_same_message_and_exit_code(name, options, study, tm
     tree = read_yaml(root / "params.yaml")
     case(root, tree)
     write_params(root, tree)
-    environment = {
-        k: v for k, v in os.environ.items() if not k.startswith(("LINEAGE_", "PREFECT_", "GIT_"))
-    } | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
     before = list_outputs(root)
-    completed = subprocess.run(
-        [sys.executable, "-m", "flows.cli", "run", *options],
-        cwd=root,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    completed = run_module(root, "flows.cli", "run", *options)
     assert completed.returncode == 2, completed.stdout + completed.stderr
     check_message(completed.stderr, CASES[case])
     if name == "misspelt_key" and not options:

@@ -117,18 +117,6 @@ def test_pieces_of_mixed_words_are_assigned_to_their_words(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
-def test_no_mixed_word_is_lost_if_the_sentence_is_read_in_parts(name: str) -> None:
-    item = encode_sentence(
-        list(MIXED_SCRIPT_WORDS), chinese_tokenizer(name), max_length=11, language="zh"
-    )
-    assert len(item.encodings) > 1
-    assert item.truncated
-    assert all(len(encoding.ids) <= 11 for encoding in item.encodings)
-    read_words = {number for part in item.word_pieces for number in part[:, 1].tolist()}
-    assert read_words == {*range(len(MIXED_SCRIPT_WORDS))}
-
-
-@pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_families_read_chinese_by_character_except_gpt_whose_pieces_are_lossless(
     name: str,
 ) -> None:

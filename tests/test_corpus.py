@@ -201,23 +201,16 @@ def test_sentences_are_split_by_language(language, text, expected):
     assert [text[start:end] for start, end in sentence_spans(text, language)] == expected
 
 
-@pytest.mark.parametrize(
-    ("language", "text", "expected"),
-    [
-        ("en", "It's 3.5, don't!", ["It", "'s", "3.5", ",", "do", "n't", "!"]),
-        ("fr", "l'été", ["l'été"]),
-        ("zh", "我用GPT-2 写3.5字。", ["我", "用", "GPT", "-", "2", "写", "3.5", "字", "。"]),
-        ("en", "5 km² of ＿x", ["5", "km", "²", "of", "＿", "x"]),
-        ("ja", "カタ漢", ["カ", "タ", "漢"]),
-        ("hi", "हिन्दी है", ["हिन्दी", "है"]),
-        ("fa", "می\u200cخواهم بروم", ["می\u200cخواهم", "بروم"]),
-        (
-            "de",
-            normalize_text("Zusam\u00admen\u00adarbeit\u2060en hier ,"),
-            ["Zusammenarbeiten", "hier", ","],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("language", "text", "expected"), [
+    ("en", "It's 3.5, don't!", ["It", "'s", "3.5", ",", "do", "n't", "!"]),
+    ("fr", "l'été", ["l'été"]),
+    ("zh", "我用GPT-2 写3.5字。", ["我", "用", "GPT", "-", "2", "写", "3.5", "字", "。"]),
+    ("en", "5 km² of ＿x", ["5", "km", "²", "of", "＿", "x"]),
+    ("ja", "カタ漢", ["カ", "タ", "漢"]),
+    ("hi", "हिन्दी है", ["हिन्दी", "है"]),
+    ("fa", "می\u200cخواهم بروم", ["می\u200cخواهم", "بروم"]),
+    ("de", normalize_text("Zusam\u00admen\u00adarbeit\u2060en hier ,"), ["Zusammenarbeiten", "hier", ","]),
+])  # fmt: skip
 def test_words_are_split_by_language(language, text, expected):
     assert split_words(text, language) == expected
     assert (

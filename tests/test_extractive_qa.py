@@ -20,7 +20,7 @@ from lineage.tasks.base import load_kind
 from tests.helpers import tiny
 from tests.helpers.questions import TASK_KEYS, WORDS, build_questions, build_task
 from tests.helpers.tasks import build_task_items
-from tests.helpers.tokenizers import ENGLISH_TEXT, TOKENIZERS
+from tests.helpers.tokenizers import ENGLISH_TEXT
 
 
 def make_item(context: str, answers: object, starts: object = None, **changes: Any) -> pd.Series:
@@ -159,55 +159,6 @@ def test_answers_beyond_max_words_are_counted_and_dropped_only_from_train(
             table,
             max_words=6,
         )
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-@pytest.mark.parametrize("limit", [None, 19])
-def test_every_word_of_a_context_is_read_once_with_its_own_tokens_and_the_question(
-    name: str, limit: int | None
-) -> None:
-    tokenizer = TOKENIZERS[name]()
-    context = " ".join((ENGLISH_TEXT, tiny.documents()[0][:60], ENGLISH_TEXT))
-    question = "Ann saw"
-    starts, ends = (np.array(column) for column in zip(*word_spans(context, "en"), strict=True))
-    item = encode_question_context(
-        question, context, starts, ends, tokenizer, max_length=limit, language="en"
-    )
-    assert item.num_answers == len(starts)
-    assert (len(item.encodings) > 1) == item.truncated == (limit is not None)
-    next_word = 0
-    is_read = np.zeros(len(starts), bool)
-    for encoding, word_pieces, (_, text) in zip(
-        item.encodings, item.word_pieces, item.texts, strict=True
-    ):
-        assert encoding.token_type_ids is not None and (limit is None or len(encoding.ids) <= limit)
-        assert encoding.token_type_ids[0] == 0, "the question comes first, in both directions"
-        question_offsets = encoding.offsets[encoding.token_type_ids == 0]
-        covered = {position for a, b in question_offsets for position in range(a, b)}
-        non_spaces = {position for position, character in enumerate(question) if character != " "}
-        assert non_spaces <= covered, "every window has the whole question"
-        assert (encoding.token_type_ids[word_pieces[:, 0]] == 1).all()
-        words = np.unique(word_pieces[:, 1])
-        assert words[0] >= next_word and not is_read[words].any(), (
-            "words are in order, and each occurs once"
-        )
-        is_read[words] = True
-        text_start = next(int(at) for at in starts[words[0] :: -1] if context.startswith(text, at))
-        for position, word in word_pieces:
-            a, b = encoding.offsets[position] + text_start
-            assert a < ends[word] and b > starts[word], (
-                "the token covers some characters of the word"
-            )
-        for word in words:
-            offsets = encoding.offsets[word_pieces[word_pieces[:, 1] == word, 0]] + text_start
-            assert offsets[:, 0].min() <= starts[word] and offsets[:, 1].max() >= ends[word], (
-                "the tokens cover all characters of the word"
-            )
-        next_word = words[-1] + 1
-    unread = [context[a:b] for a, b in zip(starts[~is_read], ends[~is_read], strict=True)]
-    assert not {*unread} - {"\u2014", "\u2026", "\u00ef"}, (
-        "only characters that a tokenizer does not know may be left out"
-    )
 
 
 def test_a_long_question_takes_half_of_the_positions_and_no_context_word_is_lost() -> None:

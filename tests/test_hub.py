@@ -176,19 +176,13 @@ def write_second_card(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (write_archives, r"train\.zip is an archive, which is not read; unpack it"),
-        (write_tar_of_tensors, r"holds files of the format webdataset; convert them to one of csv"),
-        (write_pickles, r"`datasets` finds no data files there, and scripts are not run"),
-        (write_script, r"set\.py is a script, which is not run; make files of the formats csv"),
-        (
-            write_second_card,
-            r"\.huggingface\.yaml is not read; move its lines to the head of README",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("spoil", "message"), [
+    (write_archives, r"train\.zip is an archive, which is not read; unpack it"),
+    (write_tar_of_tensors, r"holds files of the format webdataset; convert them to one of csv"),
+    (write_pickles, r"`datasets` finds no data files there, and scripts are not run"),
+    (write_script, r"set\.py is a script, which is not run; make files of the formats csv"),
+    (write_second_card, r"\.huggingface\.yaml is not read; move its lines to the head of README"),
+])  # fmt: skip
 def test_files_that_may_run_code_or_lead_outside_are_refused(
     spoil: Callable[[Path], None], message: str, tmp_path: Path
 ) -> None:

@@ -220,44 +220,17 @@ def check_grid(grid: Tree) -> None:
     check_task_data(params.grid.join_tasks[0], params, REPOSITORY)
 
 
-@pytest.mark.parametrize(
-    ("grid", "message"),
-    [
-        (
-            {"join_models": ["elmo", "bret"]},
-            "grid.join_models: 'bret' has no entry in grid.models; did you mean 'bert'?",
-        ),
-        (
-            {"join_tasks": ["sens"]},
-            "grid.join_tasks: 'sens' has no entry in grid.tasks; did you mean 'sense'?",
-        ),
-        (
-            {"join_static_model": "word2vek"},
-            "grid.join_static_model: 'word2vek' has no entry in grid.models; did you mean 'word2vec'?",
-        ),
-        (
-            {"join_static_model": "fasttext"},
-            "grid.join_static_model: 'fasttext' has no entry in grid.models",
-        ),
-        ({"join_static_model": "gpt"}, "grid.join_static_model: gpt has no static vectors"),
-        (
-            {"join_models": ["elmo", "word2vec"]},
-            "grid.join_models: word2vec has static vectors itself; remove it",
-        ),
-        (
-            {"join_tasks": []},
-            "'join_models' is given and 'join_tasks' is empty; give both, or",
-        ),
-        (
-            {"join_models": []},
-            "'join_tasks' is given and 'join_models' is empty; give both, or",
-        ),
-        (
-            {"join_tasks": ["agreement"]},
-            "grid.join_tasks: agreement: a task of kind minimal_pairs has no probe of frozen features",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("grid", "message"), [
+    ({"join_models": ["elmo", "bret"]}, "grid.join_models: 'bret' has no entry in grid.models; did you mean 'bert'?"),
+    ({"join_tasks": ["sens"]}, "grid.join_tasks: 'sens' has no entry in grid.tasks; did you mean 'sense'?"),
+    ({"join_static_model": "word2vek"}, "grid.join_static_model: 'word2vek' has no entry in grid.models; did you mean 'word2vec'?"),
+    ({"join_static_model": "fasttext"}, "grid.join_static_model: 'fasttext' has no entry in grid.models"),
+    ({"join_static_model": "gpt"}, "grid.join_static_model: gpt has no static vectors"),
+    ({"join_models": ["elmo", "word2vec"]}, "grid.join_models: word2vec has static vectors itself; remove it"),
+    ({"join_tasks": []}, "'join_models' is given and 'join_tasks' is empty; give both, or"),
+    ({"join_models": []}, "'join_tasks' is given and 'join_models' is empty; give both, or"),
+    ({"join_tasks": ["agreement"]}, "grid.join_tasks: agreement: a task of kind minimal_pairs has no probe of frozen features"),
+])  # fmt: skip
 def test_an_invalid_join_is_refused_before_anything_runs(grid: Tree, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         check_grid(grid)

@@ -38,6 +38,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return make_home(tmp_path, monkeypatch)
 
 
+@pytest.fixture
+def tickets(home: Path) -> Path:
+    """A folder with tickets in train.csv too, which is the current folder."""
+    make_tickets().to_csv("train.csv", index=False)
+    return home
+
+
 def draft_and_check(home: Path, *tasks: str, corpus: str = "texts/*.txt") -> dict[str, Any]:
     """Draft a study, check that nothing is written, and that the stage `sources` accepts it."""
     files = list_files(home)
@@ -57,9 +64,8 @@ def refusal(*tasks: str, corpus: str = "texts/*.txt") -> str:
     return str(error.value)
 
 
-def test_a_csv_and_a_folder_of_texts(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
-    tree = draft_and_check(home, "queue=train.csv")
+def test_a_csv_and_a_folder_of_texts(tickets: Path) -> None:
+    tree = draft_and_check(tickets, "queue=train.csv")
     assert tree["corpora"]["general"] == {
         "language": "en",
         "sources": [{"files": "../../texts/*.txt", "document_unit": "file"}],
@@ -86,8 +92,8 @@ def test_a_csv_and_a_folder_of_texts(home: Path) -> None:
     )
 
 
-def test_the_draft_is_short_and_every_guess_has_a_comment(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+@pytest.mark.usefixtures("tickets")
+def test_the_draft_is_short_and_every_guess_has_a_comment() -> None:
     text = draft_study(Path("new"), ["texts/*.txt"], ["queue=train.csv"]).params_text
     lines = text.splitlines()
     assert len(lines) <= 36
@@ -96,9 +102,11 @@ def test_the_draft_is_short_and_every_guess_has_a_comment(home: Path) -> None:
         assert "# guessed" in line
 
 
-def test_the_grid_has_every_list_that_dvc_reads(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
-    tree = draft_and_check(home, "queue=train.csv")
+def test_the_grid_has_every_list_that_dvc_reads_and_no_other_key_than_the_demo(
+    tickets: Path,
+) -> None:
+    tree = draft_and_check(tickets, "queue=train.csv")
+    assert set(tree["grid"]) <= set(read_yaml(ROOT / "params.yaml")["grid"])
     wanted = re.findall(r"\$\{grid\.(\w+)\}", (ROOT / "dvc.yaml").read_text())
     assert set(wanted) <= set(tree["grid"]) and len(wanted) > 5
 
@@ -304,8 +312,7 @@ def test_max_words_covers_nearly_all_texts() -> None:
     assert guess_max_words([["a " * 500]], "en") == (256, 0.0)
 
 
-def test_documents_of_one_text_file(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_documents_of_one_text_file(tickets: Path) -> None:
     documents = list(generate_documents(NUM_DOCUMENTS, seed=1))
     Path("blocks.txt").write_text("\n \n".join(documents))
     Path("lines.txt").write_text("\n".join(text.replace("\n", " ") for text in documents))
@@ -315,11 +322,10 @@ def test_documents_of_one_text_file(home: Path) -> None:
         assert tree["corpora"]["general"]["sources"][0]["document_unit"] == unit
 
 
-def test_the_vocabulary_fits_a_small_corpus(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_the_vocabulary_fits_a_small_corpus(tickets: Path) -> None:
     for path in sorted(Path("texts").iterdir())[20:]:
         path.unlink()
-    tree = draft_and_check(home, "queue=train.csv")
+    tree = draft_and_check(tickets, "queue=train.csv")
     train_bytes = sum(path.stat().st_size for path in Path("texts").iterdir()) * 0.9
     assert 500 <= tree["defaults"]["tokenizer"]["vocab_size"] <= train_bytes / 20
     assert tree["budget"]["body_parameters"] == 400_000
@@ -390,15 +396,13 @@ def test_metadata_in_objects_is_neither_text_nor_label(home: Path) -> None:
     assert "or about" not in (home / "studies/new/params.yaml").read_text()
 
 
-def test_a_given_language_is_no_guess(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_a_given_language_is_no_guess(tickets: Path) -> None:
     draft = draft_study(Path("new"), ["texts/*.txt"], ["queue=train.csv"], "de")
     assert "    language: de\n" in draft.params_text
     assert "language de," in draft.lines[0] + ","
 
 
-def test_a_test_file_beside_the_training_file_is_mentioned(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_a_test_file_beside_the_training_file_is_mentioned(tickets: Path) -> None:
     make_tickets(seed=2).to_csv("test.csv", index=False)
     lines = draft_study(Path("new"), ["texts/*.txt"], ["queue=train.csv"]).lines
     assert lines[-1] == (
@@ -406,11 +410,12 @@ def test_a_test_file_beside_the_training_file_is_mentioned(home: Path) -> None:
     )
 
 
-def test_several_sources_of_text(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_several_sources_of_text(tickets: Path) -> None:
     pd.DataFrame({"id": range(50), "page": make_texts(50, 30, seed=7)}).to_csv("more.csv")
-    draft = draft_study(home / "other", ["texts/*.txt", "more.csv,text=page"], ["queue=train.csv"])
-    check_in_folder(home / "other", draft)
+    draft = draft_study(
+        tickets / "other", ["texts/*.txt", "more.csv,text=page"], ["queue=train.csv"]
+    )
+    check_in_folder(tickets / "other", draft)
     tree = parse_yaml(draft.params_text, Path("params.yaml"))
     assert tree["corpora"]["general"]["sources"] == [
         {"files": "../texts/*.txt", "document_unit": "file"},
@@ -453,11 +458,10 @@ def test_a_misshapen_option_is_refused(option: str, message: str) -> None:
     assert message in str(error.value)
 
 
-def test_files_that_are_missing_or_cannot_be_read(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_files_that_are_missing_or_cannot_be_read(tickets: Path) -> None:
     Path("notes").mkdir()
     Path("notes/a.md").write_text("text")
-    assert f"no file matches 'trian.csv' in {home}; did you mean 'train.csv'?" in refusal(
+    assert f"no file matches 'trian.csv' in {tickets}; did you mean 'train.csv'?" in refusal(
         "queue=trian.csv"
     )
     assert "there is no 'data': the folder" in refusal("queue=data/train.csv")
@@ -498,8 +502,7 @@ def test_tables_without_a_recognisable_label(home: Path) -> None:
     assert "has no columns of words and tags" in refusal("queue=lines.txt")
 
 
-def test_a_kind_that_does_not_fit_the_columns(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_a_kind_that_does_not_fit_the_columns(tickets: Path) -> None:
     for kind, message in (
         ("clasification", "did you mean 'text_classification'?"),
         ("translation", "the columns of this kind are not guessed"),
@@ -543,8 +546,7 @@ def test_messages_never_show_texts(home: Path) -> None:
     assert secret[:30] not in refusal("queue=train.csv")
 
 
-def test_a_corpus_that_is_too_small(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_a_corpus_that_is_too_small(tickets: Path) -> None:
     Path("small.txt").write_text("\n".join(make_texts(60)))
     assert "too few to train a model" in refusal("queue=train.csv", corpus="small.txt")
 
@@ -628,9 +630,3 @@ def test_real_tables_with_two_labels_are_refused(name: str, labels: str) -> None
         f"task={data}/{name}/train.parquet", corpus=f"{data}/corpus-small/validation.parquet"
     )
     assert f"2 columns look like labels: {labels}" in message
-
-
-def test_the_demo_grid_has_the_same_keys(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
-    tree = draft_and_check(home, "queue=train.csv")
-    assert set(tree["grid"]) <= set(read_yaml(ROOT / "params.yaml")["grid"])

@@ -37,11 +37,6 @@ from tests.helpers.tasks import build_task_items, write_jsonl
 from tests.helpers.user_project import write_params
 
 
-@pytest.fixture(scope="module")
-def evaluated_texts(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
-    return evaluate_case("texts", tmp_path_factory.mktemp("texts"))
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_predicting_the_test_file_gives_the_stored_predictions(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -54,7 +49,7 @@ def test_predicting_the_test_file_gives_the_stored_predictions(
     }
     new = evaluated.test.drop(columns=list(label_keys - {None}))
     new = new[new.columns[::-1]].assign(note="?")
-    new_file = write_jsonl(tmp_path / "new.jsonl", new.to_dict("records"))
+    new_file = write_jsonl(tmp_path / "new.jsonl", new)
     head = "bilstm_crf" if name == "tags" else "bilstm"
     expected = {"gpt-frozen-linear", f"gpt-frozen-{head}", "gpt-finetuned", "tfidf"}
     if load_kind(evaluated.task.kind).suits_setfit(evaluated.task):
@@ -107,7 +102,7 @@ def test_every_format_of_input_and_output_gives_the_same_answers(
     table.to_csv(tmp_path / "new.tsv", index=False, sep="\t")
     table.to_csv(tmp_path / "new.csv.gz", index=False)
     table.to_parquet(tmp_path / "new.parquet")
-    write_jsonl(tmp_path / "new.jsonl", table.to_dict("records"))
+    write_jsonl(tmp_path / "new.jsonl", table)
     (tmp_path / "new.txt").write_text("\n".join(texts) + "\n")
     answers = []
     for name in ("new.csv", "new.tsv", "new.csv.gz", "new.parquet", "new.jsonl", "new.txt"):

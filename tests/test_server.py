@@ -34,7 +34,7 @@ from lineage.serving.mlflow_model import LoadedSystem
 from lineage.serving.requests import MAX_MARKS, REQUEST_LIMITS
 from lineage.tasks.columns import TableColumns
 from tests.helpers.checkout import run_command
-from tests.helpers.kept_systems import evaluate_case, package_case
+from tests.helpers.kept_systems import Evaluated, Packaged
 from tests.helpers.servers import is_up, run_server
 from tests.helpers.toy_project import free_port, wait_until
 
@@ -201,11 +201,10 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(packaged_texts: Packaged, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
-    packaged = package_case("texts", folder)
     port = free_port()
-    arguments = (str(packaged.exported), str(port), str(REQUEST_SECONDS))
+    arguments = (str(packaged_texts.exported), str(port), str(REQUEST_SECONDS))
     with run_server(folder, "python", "-c", SERVER_SCRIPT, *arguments):
         wait_until(lambda: is_up(port), seconds=60)
         yield Served(port, folder / "python.log")
@@ -377,7 +376,7 @@ def test_a_client_that_leaves_is_no_error_of_the_server(served: Served) -> None:
     assert "Traceback" not in served.log.read_text()
 
 
-@pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json", "/nothing"])
 def test_no_page_describes_the_server(path: str, served: Served) -> None:
     assert served.exchange(f"GET {path} HTTP/1.1", "Host: localhost").startswith("http/1.1 404")
 
@@ -400,7 +399,8 @@ def test_a_page_of_another_site_gets_no_answer(served: Served) -> None:
         assert answer.startswith("http/1.1 400") and "predictions" not in answer
     # A browser sends a form without asking first; before JSON it asks with OPTIONS.
     origin = "Origin: http://example.org"
-    for form_type in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+    forms = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
+    for form_type in (*forms, "text/csv", "application/vnd.apache.parquet", ""):
         content_type = f"Content-Type: {form_type}"
         answer = served.exchange(post, "Host: localhost", origin, content_type, length, body=body)
         assert answer.startswith("http/1.1 415") and "predictions" not in answer
@@ -506,12 +506,13 @@ def test_a_call_is_bounded_in_rows_and_characters() -> None:
     assert model.calls == [many, ["a", "b"], long, ["c"]]
 
 
-def test_networks_give_the_same_answers_whatever_is_answered_beside_them(tmp_path: Path) -> None:
+def test_networks_give_the_same_answers_whatever_is_answered_beside_them(
+    evaluated_texts: Evaluated, tmp_path: Path
+) -> None:
     """Padding changes the last digits of float32, as it does in a file for `lineage predict`."""
-    evaluated = evaluate_case("texts", tmp_path)
-    texts = evaluated.test["review"].tolist()
-    for name, kept in evaluated.systems.items():
-        export_system(kept, evaluated.task, tmp_path / "exported" / name)
+    texts = evaluated_texts.test["review"].tolist()
+    for name, kept in evaluated_texts.systems.items():
+        export_system(kept, evaluated_texts.task, tmp_path / "exported" / name)
         system = LoadedSystem(tmp_path / "exported" / name)
         alone = [system.answer_rows({"review": [text]}) for text in texts]
         together = system.answer_rows({"review": texts})

@@ -20,7 +20,7 @@ from lineage.data.items import task_fingerprint
 from lineage.data.sources import DataTable
 from lineage.errors import InputError
 from tests.helpers.hub import HUB_SOURCE, LARGE_TRAIN_TEXTS, REVISION, hub_folder
-from tests.helpers.tasks import build_task_items
+from tests.helpers.tasks import TEXTS, build_task_items
 from tests.helpers.user_project import REPOSITORY, make_project, write_params
 
 # Text that table parsers are known to change: NA and None, quotation marks, commas, numbers, dates,
@@ -82,40 +82,17 @@ def read_texts(root: Path, **source) -> list[str]:
 
 @pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".tsv", ".txt"])
-def test_every_format_gives_the_same_documents(suffix, compression, tmp_path):
+def test_every_format_gives_the_same_documents_and_items(suffix, compression, tmp_path):
     path = tmp_path / f"a{suffix}"
-    write_table(pd.DataFrame({"text": UNUSUAL_TEXTS, "n": range(len(UNUSUAL_TEXTS))}), path)
+    labels = [n % 2 for n in range(len(UNUSUAL_TEXTS))]
+    write_table(pd.DataFrame({"text": UNUSUAL_TEXTS, "label": labels}), path)
     name = compress(path, compression).name
-    assert (
-        read_texts(
-            tmp_path,
-            files=name,
-            **({"document_unit": "line"} if suffix == ".txt" else {"text": "text"}),
-        )
-        == UNUSUAL_TEXTS
-    )
-
-
-@pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv"])
-def test_every_format_gives_the_same_items(suffix, compression, tmp_path):
-    for split in ("train", "test"):
-        write_table(
-            pd.DataFrame({"t": UNUSUAL_TEXTS, "l": [n % 2 for n in range(len(UNUSUAL_TEXTS))]}),
-            tmp_path / f"{split}{suffix}",
-        )
-        compress(tmp_path / f"{split}{suffix}", compression)
-    items = build_task_items(
-        tmp_path,
-        {
-            "kind": "text_classification",
-            "files": {s: f"{s}{suffix}{compression}" for s in ("train", "test")},
-            "text": ["t"],
-            "label": "l",
-        },
-    )
-    assert list(items.splits["test"]["text"]) == UNUSUAL_TEXTS
-    assert items.info.labels == ["0", "1"]
+    unit = {"document_unit": "line"} if suffix == ".txt" else {"text": "text"}
+    assert read_texts(tmp_path, files=name, **unit) == UNUSUAL_TEXTS
+    if suffix != ".txt":
+        items = build_task_items(tmp_path, TEXTS | {"files": {"train": name, "test": name}})
+        assert list(items.splits["test"]["text"]) == UNUSUAL_TEXTS
+        assert items.info.labels == ["0", "1"]
 
 
 @pytest.mark.parametrize("compression", ["", ".gz"])

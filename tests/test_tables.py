@@ -393,12 +393,6 @@ def test_files_that_do_not_fit_the_task_are_refused_with_advice(
             "text,label\na,b\n",
             **{"files": {"train": "train", "test": "test"}} | FILE_ITEMS | fields,
         )
-    with pytest.raises(InputError, match="remove 'document_unit'"):
-        parse_record(
-            Task,
-            {"kind": "text_classification", "generated": "synthetic", "document_unit": "file"},
-            "task",
-        )
 
 
 def test_empty_files_and_files_in_another_encoding_are_reported(tmp_path: Path) -> None:
@@ -414,17 +408,6 @@ def test_empty_files_and_files_in_another_encoding_are_reported(tmp_path: Path) 
     with pytest.raises(InputError, match=r"train/pos/01\.txt is empty"):
         build_file_task(
             tmp_path, "none.txt", "not read", files={"train": "train", "test": "test"}, **FILE_ITEMS
-        )
-
-
-def test_columns_is_allowed_only_for_files() -> None:
-    with pytest.raises(
-        InputError, match="'columns' is only for files without column names; remove it"
-    ):
-        parse_record(
-            Task,
-            {"kind": "text_classification", "generated": "synthetic", "columns": ["a"]},
-            "task",
         )
 
 
@@ -454,3 +437,16 @@ def test_the_stages_read_such_files_and_an_extra_test_set_in_another_format(
         assert (code, without_repeat_warnings(message)) == (0, "")
     counts = artifacts.read_json(tmp_path / "artifacts/tasks/mood/task.json")["counts"]
     assert (counts["test"], counts["test-fine"], counts["unlabelled"]) == (81, 27, 300)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("columns", ["a"], "'columns' is only for files without column names; remove it"),
+        ("document_unit", "file", "remove 'document_unit'"),
+    ],
+)
+def test_keys_of_files_are_refused_without_files(key: str, value: Any, message: str) -> None:
+    block = {"kind": "text_classification", "generated": "synthetic", key: value}
+    with pytest.raises(InputError, match=message):
+        parse_record(Task, block, "task")

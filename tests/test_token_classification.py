@@ -6,30 +6,23 @@ from typing import Any
 import pytest
 
 from lineage.answers.spans import suggest_label_map
-from lineage.config.data import Task
 from lineage.config.params import read_params
-from lineage.config.records import parse_record
 from lineage.data.checks import check_task_data
 from lineage.data.dataset_stats import compute_split_stats
-from lineage.data.items import TaskItems, check_task_files
+from lineage.data.items import TaskItems
 from lineage.errors import InputError
-from lineage.tasks.base import load_kind
 from tests.helpers.tasks import build_task_items, write_jsonl
 from tests.helpers.user_project import make_project, without_repeat_warnings, write_params
 
+TAGS = {"kind": "token_classification", "tokens": "tokens", "label": "tags"}
+FILES = {"files": {"train": "t.jsonl", "test": "t.jsonl"}}
 SENTENCE = ["saw", "Anna", "Jones"]
 
 
 def build_task(root: Path, rows: list[dict[str, Any]], **keys: Any) -> TaskItems:
     """Build the items of a task whose splits hold these rows."""
     write_jsonl(root / "t.jsonl", rows)
-    tree = {
-        "kind": "token_classification",
-        "tokens": "tokens",
-        "label": "tags",
-        "files": {"train": "t.jsonl", "test": "t.jsonl"},
-    } | keys
-    return build_task_items(root, tree)
+    return build_task_items(root, TAGS | FILES | keys)
 
 
 def tagged_rows(tags: list[str], count: int = 30) -> list[dict[str, Any]]:
@@ -197,12 +190,7 @@ def test_the_data_check_reports_tags_that_are_not_read_as_spans(
 ) -> None:
     tree = make_project(tmp_path)
     write_jsonl(tmp_path / "t.jsonl", tagged_rows(tags))
-    tree["tasks"]["names"] = {
-        "kind": "token_classification",
-        "tokens": "tokens",
-        "label": "tags",
-        "files": {"train": "t.jsonl", "test": "t.jsonl"},
-    }
+    tree["tasks"]["names"] = TAGS | FILES
     tree["grid"]["tasks"] = [*tree["grid"]["tasks"], "names"]
     write_params(tmp_path, tree)
     monkeypatch.chdir(tmp_path)
@@ -223,19 +211,9 @@ def test_a_conll_file_without_columns_is_refused_with_advice(
     name: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text("Anna NN I-PER\nwent VB O\n\n" * 9)
-    task = parse_record(
-        Task,
-        {
-            "kind": "token_classification",
-            "tokens": "tokens",
-            "label": "tags",
-            "files": {"train": name, "test": name},
-        },
-        "task",
-    )
     with pytest.raises(InputError, match=message):
-        check_task_files(
-            task, load_kind("token_classification"), root=tmp_path, where="task", read_files=True
+        build_task_items(
+            tmp_path, TAGS | {"files": {"train": name, "test": name}}, check_files=True
         )
 
 
@@ -305,11 +283,5 @@ def build_train_test_task(
     """Build the items of a tagging task with these train and test rows."""
     for name, rows in (("train", train), ("test", test)):
         write_jsonl(root / f"{name}.jsonl", rows)
-    tree = {
-        "kind": "token_classification",
-        "tokens": "tokens",
-        "label": "ner",
-        "files": {"train": "train.jsonl", "test": "test.jsonl"},
-        **keys,
-    }
-    return build_task_items(root, tree)
+    files = {"train": "train.jsonl", "test": "test.jsonl"}
+    return build_task_items(root, TAGS | {"label": "ner", "files": files} | keys)

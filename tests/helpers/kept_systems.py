@@ -12,7 +12,6 @@ from mlflow.pyfunc import PyFuncModel
 
 from lineage.config.data import Task
 from lineage.config.records import parse_record
-from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods.encoder import EvalContext
@@ -29,7 +28,7 @@ from lineage.serving.mlflow_model import save_system
 from lineage.serving.systems import KeptSystem
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
-from tests.helpers.tasks import write_jsonl
+from tests.helpers.tasks import build_task_items, write_jsonl
 
 NUM_ITEMS = {"train": 30, "validation": 12, "test": 23}
 
@@ -164,13 +163,12 @@ def prepare_case(name: str, folder: Path) -> tuple[Task, TaskData, pd.DataFrame]
     rng = np.random.default_rng(11)
     tables = {split: pd.DataFrame(make(rng, count)) for split, count in NUM_ITEMS.items()}
     files = {
-        split: write_jsonl(folder / f"{split}.jsonl", table.to_dict("records")).name
-        for split, table in tables.items()
+        split: write_jsonl(folder / f"{split}.jsonl", table).name for split, table in tables.items()
     }
     task = parse_record(
         Task, {"files": files, "max_words": 30, "probes": ["linear", "bilstm"], **keys}, "task"
     )
-    items = build_items("x", task, load_kind(task.kind), seed=1, root=folder, where="task")
+    items = build_task_items(folder, task)
     return task, TaskData(items.info, items.splits), tables["test"]
 
 
@@ -193,6 +191,7 @@ def evaluate_tfidf(task: Task, data: TaskData, folder: Path) -> tuple[KeptSystem
 
 
 def evaluate_case(name: str, folder: Path) -> Evaluated:
+    """Evaluate and keep all systems of a tiny GPT, and TF-IDF."""
     task, data, test = prepare_case(name, folder)
     model_dir = folder / "model"
     model_dir.mkdir()
@@ -229,6 +228,7 @@ class Packaged:
 
 
 def package_case(name: str, folder: Path) -> Packaged:
+    """Export TF-IDF, and save it as an MLflow model."""
     task, data, test = prepare_case(name, folder)
     kept, _ = evaluate_tfidf(task, data, folder / "kept")
     write_card(kept.folder, kept.record)

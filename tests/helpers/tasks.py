@@ -15,8 +15,10 @@ from lineage.data.task_data import TaskData
 from lineage.tasks.base import load_kind
 
 
-def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
+def write_jsonl(path: Path, rows: Iterable[Any] | pd.DataFrame) -> Path:
     """Write one JSON value per line."""
+    if isinstance(rows, pd.DataFrame):
+        rows = rows.to_dict("records")
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 

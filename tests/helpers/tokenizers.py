@@ -86,3 +86,20 @@ TOKENIZERS = {name: lambda name=name: tiny.tokenizer(name) for name in NAMES} | 
     "backward": lambda: train_tokenizer_with("word", direction="backward"), "ftfy": lambda: train_tokenizer_with("byte_bpe", normalizer="ftfy"),
     "fastai": lambda: train_tokenizer_with("word", normalizer="fastai"),
     "end of word suffix": lambda: train_tokenizer_with("bpe", end_of_word_suffix=True, normalizer="ftfy", lowercase=True)}  # fmt: skip
+
+
+# Text with broken characters, which GPT-1's normalization repairs.
+GPT1_RAW = "â€œWellâ€\x9d — the “bank”,   said\n \n Zoë &amp; co…  (was it?!)  donâ€™t stop "
+
+
+def train_gpt_tokenizer(tokenizer_type: str, **overrides: object) -> Tokenizer:
+    """Train a tokenizer that normalizes text as for GPT-1."""
+    settings = TokenizerSettings(
+        **{"vocab_size": 499, "lowercase": True, "normalizer": "ftfy", **overrides}
+    )  # type: ignore[arg-type]
+    return train_tokenizer(
+        [*tiny.documents(), GPT1_RAW, GPT1_RAW],
+        settings,
+        tokenizer_type=tokenizer_type,
+        language="en",
+    )  # type: ignore[arg-type]
