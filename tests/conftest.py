@@ -144,3 +144,11 @@ def study_results(study_folder: Path) -> Any:
     from tests.helpers.study_rows import GRID
 
     return build_results(study_folder, GRID, ReportParams())
+
+
+@pytest.fixture(scope="session")
+def task() -> Any:
+    """Return a small task whose label is the first word, which no test changes."""
+    from tests.helpers.first_word import first_word_task
+
+    return first_word_task()

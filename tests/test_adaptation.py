@@ -11,12 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from lineage.artifacts import create_artifact, read_json, read_table, write_json, write_table
-from lineage.config.params import AdaptationBudget, Params, read_params
-from lineage.networks.checkpoint import Checkpoint
-from lineage.runtime.tracking import MlflowTracker
+from lineage.config.params import AdaptationBudget, Params
 from lineage.study.models import load_model_config
 from lineage.study.stage_records import stage_records
 from lineage.tokenizers.token_ids import encode_corpus
@@ -29,7 +26,6 @@ from lineage.training.adapt import (
 )
 from lineage.training.best_weights import BestWeights
 from lineage.training.curve import total_loss
-from lineage.training.optimizers import AdaptSettings
 from lineage.training.pretrain import (
     TrainOutput,
     build_checkpoint,
@@ -37,42 +33,19 @@ from lineage.training.pretrain import (
     to_validation_settings,
 )
 from lineage.training.target_only import pretrain_on_target, train_target_tokenizer
-from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
-from tests.helpers.user_project import make_project, run_stage, write_params
-
-SETTINGS = AdaptSettings(
-    learning_rate=0.01,
-    layer_lr_decay=1 / 1.3,
-    cut_frac=0.1,
-    ratio=32.0,
-    weight_decay=0.0,
-    max_grad_norm=1.0,
+from tests.helpers.trainings import (
+    ADAPT_SETTINGS,
+    DEMO_PARAMS,
+    build_saved_checkpoint,
+    build_train_context,
 )
-PARAMS = read_params(Path(__file__).parent.parent / "params.yaml")
+from tests.helpers.user_project import make_project, run_stage, write_params
 
 
 def build_params(text_bytes: int, **changes: Any) -> Params:
     budget = AdaptationBudget(text_bytes=text_bytes, **changes)
-    return dataclasses.replace(PARAMS, adapt=budget, seed=7)
-
-
-def build_context(folder: Path) -> TrainContext:
-    return TrainContext(
-        tiny.CPU,
-        MlflowTracker(None),
-        folder,
-        checkpoint_seconds=99,
-        report_progress=lambda *_: None,
-    )
-
-
-def build_saved_checkpoint(name: str, folder: Path, **overrides: Any) -> Checkpoint:
-    """Return an untrained model with its weights in a file."""
-    save_file(tiny.model(name).state_dict(), folder / "model.safetensors")
-    return dataclasses.replace(
-        tiny.checkpoint(name, **overrides), weights_path=folder / "model.safetensors"
-    )
+    return dataclasses.replace(DEMO_PARAMS, adapt=budget, seed=7)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +60,11 @@ def test_adaptation_lowers_the_loss_on_held_out_target_text(name: str, tmp_path:
     texts = [d.upper() if i % 2 else d[::-1] for i, d in enumerate(tiny.documents()[:24])]
     outcome, losses = adapt(
         build_saved_checkpoint(name, tmp_path),
-        SETTINGS,
+        ADAPT_SETTINGS,
         texts[:20],
         texts[20:21],
         build_params(8_000 if name in tiny.TRAINED else 60_000),
-        build_context(tmp_path / "resume"),
+        build_train_context(tmp_path / "resume"),
     )
     assert outcome.status == "ok" and losses.before.keys() == losses.after.keys()
     main_loss = next(k for k in losses.before if not k.startswith("next_"))
@@ -101,7 +74,7 @@ def test_adaptation_lowers_the_loss_on_held_out_target_text(name: str, tmp_path:
 def test_body_dropout_overrides_the_dropout_of_pretraining(tmp_path: Path) -> None:
     weights = []
     for number, body_dropout in enumerate((None, 0.0, 0.5)):
-        settings = dataclasses.replace(SETTINGS, body_dropout=body_dropout)
+        settings = dataclasses.replace(ADAPT_SETTINGS, body_dropout=body_dropout)
         checkpoint = build_saved_checkpoint("gpt", tmp_path, architecture={"dropout": 0.0})
         outcome, _ = adapt(
             checkpoint,
@@ -109,7 +82,7 @@ def test_body_dropout_overrides_the_dropout_of_pretraining(tmp_path: Path) -> No
             tiny.documents()[:20],
             tiny.documents()[20:21],
             build_params(3_000),
-            build_context(tmp_path / str(number)),
+            build_train_context(tmp_path / str(number)),
         )
         weights.append(torch.cat([p.detach().flatten() for p in outcome.model.parameters()]))
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
@@ -125,10 +98,10 @@ def adapt_too_long(
 
     `changes` are fields of the context.
     """
-    context = dataclasses.replace(build_context(folder), **changes)
+    context = build_train_context(folder, **changes)
     checkpoint = build_saved_checkpoint("gpt", folder.parent)
     return adapt(
-        checkpoint, SETTINGS, tiny.documents()[:1], tiny.documents()[20:23], budget, context
+        checkpoint, ADAPT_SETTINGS, tiny.documents()[:1], tiny.documents()[20:23], budget, context
     )
 
 
@@ -162,11 +135,11 @@ def test_adaptation_that_only_harms_leaves_the_weights_as_they_were(tmp_path: Pa
     letters = np.random.default_rng(0).choice([*"qxzjkvw#@ "], (20, 200))
     output, metrics = adapt(
         checkpoint,
-        SETTINGS,
+        ADAPT_SETTINGS,
         tiny.documents()[:20],
         ["".join(row) for row in letters],
         build_params(20_000),
-        build_context(tmp_path / "resume"),
+        build_train_context(tmp_path / "resume"),
     )
     assert output.status == "ok" and metrics.after == metrics.before
     before = checkpoint.build(tiny.CPU).state_dict()
@@ -207,11 +180,11 @@ def test_new_words_join_closed_vocabularies_by_default(name: str, tmp_path: Path
     extended = checkpoint.with_added_words(new_words)
     output, _ = adapt(
         extended,
-        SETTINGS,
+        ADAPT_SETTINGS,
         texts,
         tiny.documents()[20:21],
         build_params(6_000),
-        build_context(tmp_path / "resume"),
+        build_train_context(tmp_path / "resume"),
     )
     assert output.status == "ok"
     adapted = output.model.state_dict()
@@ -227,14 +200,14 @@ def test_new_words_join_closed_vocabularies_by_default(name: str, tmp_path: Path
 @pytest.mark.parametrize("name", ["ulmfit", "gpt", "bert"])
 def test_tied_embeddings_use_the_rate_of_the_top_layer_and_lower_layers_less(name: str) -> None:
     model = tiny.model(name)
-    groups = SETTINGS.build_optimizer(_group_with_lm_heads(model)).param_groups
+    groups = ADAPT_SETTINGS.build_optimizer(_group_with_lm_heads(model)).param_groups
     scales = {id(parameter): group["lr_scale"] for group in groups for parameter in group["params"]}
     assert scales.keys() == {id(parameter) for parameter in model.parameters()}, (
         "each parameter must be in one group"
     )
     assert [scales[id(parameter)] for parameter in model.tied_parameters()] == [1.0]
     assert [scales[id(layer[-1])] for layer in model.layer_groups()[1:]] == pytest.approx(
-        [SETTINGS.layer_lr_decay, 1.0]
+        [ADAPT_SETTINGS.layer_lr_decay, 1.0]
     )
 
 
@@ -247,11 +220,11 @@ def test_adaptation_accumulates_as_many_batches_per_step_as_pretraining(tmp_path
         documents = tiny.documents()
         outcome, _ = adapt(
             checkpoint,
-            SETTINGS,
+            ADAPT_SETTINGS,
             documents[:20],
             documents[20:24],
             build_params(6_000),
-            build_context(tmp_path / str(grad_accum_steps)),
+            build_train_context(tmp_path / str(grad_accum_steps)),
         )
         steps.append(outcome.budget_used.steps)
     assert None not in steps and 3 * steps[1] < steps[0] < 5 * steps[1]
@@ -265,11 +238,11 @@ def test_text_too_short_for_a_batch_gives_a_failed_outcome_with_a_reason(
     splits[short_split] = [""]  # A public tokenizer may lack all characters of a text.
     outcome, losses = adapt(
         build_saved_checkpoint("bert", tmp_path),
-        SETTINGS,
+        ADAPT_SETTINGS,
         splits["texts"],
         splits["held"],
         build_params(3_000),
-        build_context(tmp_path / "resume"),
+        build_train_context(tmp_path / "resume"),
     )
     assert outcome.status == "failed" and "too short for a single batch" in outcome.reason
     assert not losses.after
@@ -288,11 +261,11 @@ def test_text_of_one_token_is_adapted_to_or_fails_with_a_reason(
     splits[short_split] = ["a"]
     outcome, _ = adapt(
         build_saved_checkpoint(name, tmp_path),
-        SETTINGS,
+        ADAPT_SETTINGS,
         splits["texts"],
         splits["held"],
         build_params(1_000),
-        build_context(tmp_path / "resume"),
+        build_train_context(tmp_path / "resume"),
     )
     assert (
         outcome.status == "ok"
@@ -313,7 +286,7 @@ def write_task(folder: Path, info: dict[str, Any], **tables: pd.DataFrame) -> Pa
 def test_held_out_target_text_is_not_adapted_to(tmp_path: Path) -> None:
     unlabelled = pd.DataFrame({"text": [f"text {i}" for i in range(50)]})
     texts, held_out = split_target_texts(
-        write_task(tmp_path / "t", {}, unlabelled=unlabelled), PARAMS, max_bytes=10**6
+        write_task(tmp_path / "t", {}, unlabelled=unlabelled), DEMO_PARAMS, max_bytes=10**6
     )
     assert len(held_out) == 5 and len(texts) == 45 and not set(texts) & set(held_out)
 
@@ -329,7 +302,7 @@ def test_without_unlabelled_text_all_texts_of_training_items_are_used(
 ) -> None:
     texts, held_out = split_target_texts(
         write_task(tmp_path / "t", {"kind": kind}, train=pd.DataFrame(columns)),
-        PARAMS,
+        DEMO_PARAMS,
         max_bytes=10**6,
     )
     assert len(held_out) == 1
@@ -344,7 +317,7 @@ def test_text_is_sampled_evenly_up_to_the_budget(tmp_path: Path) -> None:
         {},
         unlabelled=pd.DataFrame({"text": [f"{i:04d} {'x' * 95}" for i in range(1000)]}),
     )
-    texts, held_out = split_target_texts(folder, PARAMS, max_bytes=20_000)
+    texts, held_out = split_target_texts(folder, DEMO_PARAMS, max_bytes=20_000)
     assert (len(texts), len(held_out)) == (200, 20)
     assert texts == sorted(texts)
     assert not set(texts) & set(held_out)
@@ -352,9 +325,9 @@ def test_text_is_sampled_evenly_up_to_the_budget(tmp_path: Path) -> None:
     assert 350 < mean_position < 650
     assert (
         texts
-        != split_target_texts(folder, dataclasses.replace(PARAMS, seed=8), max_bytes=20_000)[0]
+        != split_target_texts(folder, dataclasses.replace(DEMO_PARAMS, seed=8), max_bytes=20_000)[0]
     )
-    assert [len(part) for part in split_target_texts(folder, PARAMS, max_bytes=50)] == [1, 1]
+    assert [len(part) for part in split_target_texts(folder, DEMO_PARAMS, max_bytes=50)] == [1, 1]
 
 
 def test_patience_counts_from_the_first_validation_and_not_from_the_start() -> None:
@@ -373,14 +346,14 @@ def test_pretraining_on_the_target_alone_has_its_own_vocabulary_and_ends_early(
     """The few texts are read twenty times, though the budget would allow a hundred."""
     texts = tiny.documents()[:6]
     num_bytes = sum(len(text.encode()) for text in texts)
-    budget = dataclasses.replace(PARAMS.budget, text_bytes=100 * num_bytes)
+    budget = dataclasses.replace(DEMO_PARAMS.budget, text_bytes=100 * num_bytes)
     budget = dataclasses.replace(budget, body_parameters=tiny.BODY_PARAMETERS)
-    params = dataclasses.replace(PARAMS, budget=budget)
+    params = dataclasses.replace(DEMO_PARAMS, budget=budget)
     model = tiny.model_config("gpt", tokenizer={"vocab_size": 30_000})
     tokenizer = train_target_tokenizer(model, texts, "en")
     assert len(tokenizer.encode(" ".join(texts)).ids) > 10 and tokenizer.vocab_size <= 1000
     checkpoint, _ = build_checkpoint(model, params, tokenizer, seed=0)
-    context = build_context(tmp_path / "resume")
+    context = build_train_context(tmp_path / "resume")
     output = pretrain_on_target(checkpoint, texts, tiny.documents()[20:23], params, context)
     assert output.status == "ok"
     losses = output.curve.validation_losses()
@@ -447,13 +420,13 @@ def test_losses_of_short_and_long_sequences_are_not_compared(
 
     monkeypatch.setattr("lineage.training.train_run.TrainRun._validate", validate)
     texts = tiny.documents()[:30]
-    budget = dataclasses.replace(PARAMS.budget, text_bytes=40_000)
+    budget = dataclasses.replace(DEMO_PARAMS.budget, text_bytes=40_000)
     budget = dataclasses.replace(budget, body_parameters=tiny.BODY_PARAMETERS)
     model = tiny.model_config("bert", pretrain={"initial_seq_len": 11, "long_seq_share": 0.35})
-    params = dataclasses.replace(PARAMS, budget=budget)
+    params = dataclasses.replace(DEMO_PARAMS, budget=budget)
     tokenizer = train_target_tokenizer(model, texts, "en")
     checkpoint, _ = build_checkpoint(model, params, tokenizer, seed=0)
-    context = build_context(tmp_path / "resume")
+    context = build_train_context(tmp_path / "resume")
     output = pretrain_on_target(checkpoint, texts, texts[:4], params, context)
     assert output.status == "ok" and num_calls == 10
     assert output.curve.points[-1].progress == 1.0, "no phase ended early"
@@ -472,17 +445,17 @@ def test_losses_of_short_and_long_sequences_are_not_compared(
 def test_a_changed_budget_changes_the_records_of_the_stages_that_read_it(
     block: str, changes: dict[str, Any], changed: set[str]
 ) -> None:
-    unlimited = dataclasses.replace(PARAMS, adapt=AdaptationBudget())
+    unlimited = dataclasses.replace(DEMO_PARAMS, adapt=AdaptationBudget())
     other = dataclasses.replace(
         unlimited, **{block: dataclasses.replace(getattr(unlimited, block), **changes)}
     )
-    models = {name: load_model_config(PARAMS, name) for name in PARAMS.grid.models}
+    models = {name: load_model_config(DEMO_PARAMS, name) for name in DEMO_PARAMS.grid.models}
     before, after = (stage_records(one, models) for one in (unlimited, other))
     of_gpt = {name for name in before if name.endswith("-gpt")}
     assert {name for name in of_gpt if before[name] != after[name]} == changed
 
 
 def test_the_tokenizer_of_the_target_alone_is_part_of_its_record() -> None:
-    models = {name: load_model_config(PARAMS, name) for name in PARAMS.grid.models}
-    record = stage_records(PARAMS, models)["target_only-gpt"]
+    models = {name: load_model_config(DEMO_PARAMS, name) for name in DEMO_PARAMS.grid.models}
+    record = stage_records(DEMO_PARAMS, models)["target_only-gpt"]
     assert record["tokenizer"]["vocab_size"] == models["gpt"].tokenizer.vocab_size

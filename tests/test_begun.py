@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from lineage.artifacts import create_artifact
-from lineage.config.params import AdaptationBudget, read_params
+from lineage.config.params import AdaptationBudget
 from lineage.methods import bilstm_probe, finetuning
 from lineage.methods.cached_features import cache_features
 from lineage.methods.encoding import encode_items
@@ -28,14 +28,18 @@ from lineage.training.curve import LearningCurve
 from lineage.training.objectives import LossSums
 from lineage.training.optimizers import build_pretraining_optimizer
 from lineage.training.settings import NonMonotonicTrigger
-from lineage.training.train_run import TrainContext, TrainPhase
+from lineage.training.train_run import TrainPhase
 from tests.helpers import tiny
+from tests.helpers.first_word import FINETUNE
 from tests.helpers.fitting import finetune, fit_bilstm_probe
-from tests.test_adaptation import SETTINGS
-from tests.test_nt_asgd import build_averaged_run, train_to_4000_bytes
-from tests.test_transfer import FINETUNE
+from tests.helpers.trainings import (
+    ADAPT_SETTINGS,
+    DEMO_PARAMS,
+    build_averaged_run,
+    build_train_context,
+    train_to_4000_bytes,
+)
 
-PARAMS = read_params(Path(__file__).parent.parent / "params.yaml")
 TABLE = pd.DataFrame(
     {
         "id": [*map(str, range(9))],
@@ -43,10 +47,6 @@ TABLE = pd.DataFrame(
     }
 )
 LABELS = (TABLE.index % 2).to_numpy()
-
-
-def build_context(folder: Path) -> TrainContext:
-    return TrainContext(tiny.CPU, MagicMock(), folder / "resume", 99, lambda *_: None)
 
 
 @pytest.mark.parametrize("method", ["finetuned", "network"])
@@ -136,8 +136,8 @@ def test_pretraining_validates_on_other_text_and_each_seed_has_its_random_state(
         pretrain.pretrain(
             dataclasses.replace(tiny.checkpoint("gpt"), seed=seed),
             tmp_path / "tokens",
-            PARAMS,
-            build_context(tmp_path),
+            DEMO_PARAMS,
+            build_train_context(tmp_path / "resume"),
         )
         states.append(recorded["state"].rng_state.state.tolist())
     (phase,) = recorded["phases"]
@@ -156,7 +156,9 @@ def test_adaptation_starts_from_trained_weights_and_reads_max_epochs(
     """Gradients are clipped in the same groups as in pretraining; each seed has its own order."""
     recorded = record_run_training(monkeypatch, adapt)
     seeds = []
-    params = dataclasses.replace(PARAMS, adapt=AdaptationBudget(text_bytes=10**6, max_epochs=2))
+    params = dataclasses.replace(
+        DEMO_PARAMS, adapt=AdaptationBudget(text_bytes=10**6, max_epochs=2)
+    )
     texts = list(tiny.documents()[:20])
     validation_texts = list(tiny.documents()[20:24])
     for seed in (1, 2):
@@ -165,7 +167,14 @@ def test_adaptation_starts_from_trained_weights_and_reads_max_epochs(
         checkpoint = dataclasses.replace(
             tiny.checkpoint("taglm"), weights_path=tmp_path / "model.safetensors", seed=seed
         )
-        adapt.adapt(checkpoint, SETTINGS, texts, validation_texts, params, build_context(tmp_path))
+        adapt.adapt(
+            checkpoint,
+            ADAPT_SETTINGS,
+            texts,
+            validation_texts,
+            params,
+            build_train_context(tmp_path / "resume"),
+        )
         assert all(
             torch.equal(value, weights[key])
             for key, value in recorded["state"].model.state_dict().items()
@@ -192,7 +201,7 @@ def test_train_flops_of_two_phases_count_the_tokens_of_each(
         pretrain.run_training(
             pretrain.Training(state, phases, unused_plan),
             tiny.checkpoint("gpt"),
-            build_context(tmp_path),
+            build_train_context(tmp_path / "resume"),
             corpus_bytes=9,
         ).budget_used.train_flops
         == 700

@@ -26,9 +26,14 @@ from lineage.methods.trials import Trial, fit_best_trial
 from lineage.results import results_frame
 from lineage.tasks.base import choose_metrics, load_kind
 from tests.helpers import tiny
-from tests.helpers.study_rows import Study, write_no_ngrams, write_overlap
+from tests.helpers.study_rows import (
+    ENSEMBLE,
+    Study,
+    with_probabilities,
+    write_no_ngrams,
+    write_overlap,
+)
 from tests.helpers.tasks import build_table_task
-from tests.test_ensembles import ENSEMBLE, with_probabilities
 
 
 def build_imbalanced_rows(count: int, seed: int) -> pd.DataFrame:

@@ -12,7 +12,6 @@ import pytest
 from lineage import results
 from lineage.analysis import build, contamination
 from lineage.analysis.build import build_results
-from lineage.analysis.cells import ResultCell
 from lineage.analysis.comparisons import (
     PlannedComparison,
     best_systems,
@@ -20,56 +19,17 @@ from lineage.analysis.comparisons import (
     plan_comparisons,
     run_comparisons,
 )
-from lineage.analysis.records import AdaptationEffect, Comparison, System, TaskSummary
+from lineage.analysis.records import AdaptationEffect, Comparison, TaskSummary
 from lineage.config.params import ReportParams
 from lineage.report import formatting, provenance
 from lineage.report.sections.adaptation import format_adaptation_outcome
 from lineage.report.sections.data import format_overlap_length
 from lineage.report.sections.what_to_use import describe_intervals
 from lineage.report.styles import loss_did_not_fall
+from tests.helpers.result_cells import build_cell
 from tests.helpers.study_rows import GRID, Study, build_comparison
 
 REPETITIONS, ITEMS = 3, 300
-
-
-def build_cell(
-    model: str,
-    scores: np.ndarray,
-    *,
-    family: str = "",
-    metric: str = "accuracy",
-    init: str = "pretrained",
-) -> ResultCell:
-    """Return the result of a system with these (R, N) scores."""
-    system = System(
-        model,
-        family or model,
-        "none" if model in ("majority", "chance", "tfidf") else init,
-        "none",
-        "finetuned",
-        "last",
-        "linear",
-        "none",
-    )
-    item_scores = {
-        (0, seed): pd.Series(row, index=[f"test-{i:03d}" for i in range(len(row))])
-        for seed, row in enumerate(scores)
-    }
-    values = {seeds: float(scores_of_seed.mean()) for seeds, scores_of_seed in item_scores.items()}
-    hashes = {seeds: hash(tuple(scores_of_seed)) for seeds, scores_of_seed in item_scores.items()}
-    return ResultCell(
-        system,
-        "sense",
-        "text_classification",
-        "100",
-        metric,
-        100,
-        scores.shape[1],
-        values,
-        [0.5] * len(scores),
-        item_scores,
-        hashes,
-    )
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
 from tests.helpers.public_checkpoints import build_hf_model, save_checkpoint
+from tests.helpers.public_project import public_model_block, run_refused_sources
 from tests.helpers.user_project import REPOSITORY, make_project, run_stage, write_params
-from tests.test_public_stages import public_model_block, run_refused_sources
 
 BUDGET_BYTES = 12_000
 CONTINUED = family.ContinuedPretrainSettings(batch_size=4, seq_len=24, continue_on_corpus=True)

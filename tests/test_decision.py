@@ -40,11 +40,9 @@ from lineage.report.sections.what_to_use import (
     list_shown_label_counts,
 )
 from lineage.results import PUBLIC_FAMILY
+from tests.helpers.result_cells import analyze, build_cell, build_cells, compare_on, decide_one
 from tests.helpers.sections import read_table
 from tests.helpers.study_rows import GRID, build_analysis
-from tests.test_comparisons import build_cell
-from tests.test_ngram import compare_on
-from tests.test_ranking import build_cells
 
 SETTING = Setting("sense", "100")
 
@@ -55,23 +53,12 @@ def read_decision(analysis: Analysis, decision: Decision) -> dict[str, str]:
     return line
 
 
-def analyze(cells: list[ResultCell], **fields: Any) -> Analysis:
-    rankings = tuple(rank_setting(cells, []))
-    grid = dataclasses.replace(GRID, models=("elmo", "gpt", "bert", "minilm"))
-    return build_analysis(cells, grid=grid, rankings=rankings, **fields)
-
-
 def costs_of(cells: list[ResultCell], **seconds: float) -> Costs:
     return {
         (cell.system, SETTING): SystemCost(seconds=seconds[cell.system.model])
         for cell in cells
         if cell.system.model in seconds
     }
-
-
-def decide_one(cells: list[ResultCell], costs: Costs | None = None, **fields: Any) -> Decision:
-    (decision,) = decide(analyze(cells, **fields), costs or {})
-    return decision
 
 
 def with_floor(cells: list[ResultCell], share: float = 0.5) -> list[ResultCell]:

@@ -5,7 +5,7 @@ import gc
 import math
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from lineage.data.task_data import TaskData
-from lineage.errors import EvaluationError
 from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs
 from lineage.evaluation.result_rows import curve_points
 from lineage.methods import finetuning
@@ -36,7 +35,6 @@ from lineage.methods.encoder import EvalContext
 from lineage.methods.encoding import EncodedItem, encode_items
 from lineage.methods.finetuning import (
     FinetunedModel,
-    FinetuneMethod,
     score_finetuned,
     start_finetuning,
     update_batch_norm,
@@ -44,116 +42,15 @@ from lineage.methods.finetuning import (
 from lineage.methods.linear_probe import LinearProbe, LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.trials import Trial
-from lineage.networks.base import LossOutput
-from lineage.networks.batch import Batch
 from lineage.randomness import generator
 from lineage.report.notes import format_notes
 from lineage.results import CURVE_COLUMNS
 from lineage.training.loop import StepOutput
-from lineage.training.optimizers import build_adamw, build_param_groups
-from lineage.training.state import RngState, TrainState
 from tests.helpers import tiny
-from tests.test_transfer import FINETUNE, PROBE, task  # noqa: F401
+from tests.helpers.first_word import FINETUNE, PROBE
+from tests.helpers.walkers import TWENTY_STEPS, WalkerTraining, start_walker
 
 NAN = math.nan
-# Twenty steps, and a validation after each.
-TWENTY_STEPS = EarlyStopping(epochs=4, min_steps=None, patience=5)
-STEPS_PER_EPOCH = 5
-
-
-class Walker(nn.Module):
-    """A model whose weights, and a buffer, differ after every step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(3))
-        self.register_buffer("num_batches", torch.zeros(()))
-        self.num_batches: torch.Tensor
-
-
-class RepeatedBatch(tiny.OneBatchSampler):
-    """A sampler that gives one batch several times in each epoch."""
-
-    def __init__(self, steps_per_epoch: int) -> None:
-        super().__init__(tiny.batch("gpt", 0))
-        self.steps_per_epoch = steps_per_epoch
-
-    def set_epoch(self, epoch: int) -> int:
-        return self.steps_per_epoch
-
-
-@dataclass
-class WalkerTraining:
-    """A training of a Walker, and what it did."""
-
-    model: Walker = field(default_factory=Walker)
-    training: Any = None
-    losses: list[float] = field(default_factory=list)  # of each step
-    # After each validation.
-    weights: list[torch.Tensor] = field(default_factory=list)
-    num_batches: list[int] = field(default_factory=list)
-
-    @property
-    def curve(self) -> list[CurvePoint]:
-        """The learning curve."""
-        curve: list[CurvePoint] = self.training.curve
-        return curve
-
-    @property
-    def kept(self) -> int:
-        """The index of the validation whose weights are kept, by the curve."""
-        (kept,) = [index for index, point in enumerate(self.curve) if point.is_kept]
-        return kept
-
-
-def start_walker(
-    validations: Sequence[Validation | EvaluationError] | None,
-    settings: EarlyStopping = TWENTY_STEPS,
-    *,
-    steps_per_epoch: int = STEPS_PER_EPOCH,
-    learning_rate: float = 0.3,
-) -> WalkerTraining:
-    """Return a training of a Walker, with these results of its validations if they are given.
-
-    With the default learning rate its loss falls by 17 % in the first step.
-    """
-    walker = WalkerTraining()
-
-    def objective(model: Walker, batch: Batch, recurrent_state: None) -> LossOutput:
-        model.num_batches += 1
-        loss = (model.weight.sum() - 10.0) ** 2
-        walker.losses.append(float(loss.detach()))
-        return LossOutput(loss, {}, {})
-
-    def validate(model: Walker) -> Validation:
-        if validations is None:
-            return Validation(math.nan, math.nan)
-        walker.weights.append(walker.model.weight.detach().clone())
-        walker.num_batches.append(int(walker.model.num_batches))
-        validation = validations[len(walker.weights) - 1]
-        if isinstance(validation, EvaluationError):
-            raise validation
-        return validation
-
-    parameters = build_param_groups([[walker.model.weight]], weight_decay=0.0)
-    method = FinetuneMethod(
-        **(vars(settings) | ({"patience": None} if validations is None else {})),
-        learning_rate=learning_rate,
-        ratio=1.0,
-    )
-    walker.training = ValidatedTraining(
-        TrainState(walker.model, build_adamw(parameters), RngState(1)),
-        walker.model,
-        objective,
-        RepeatedBatch(steps_per_epoch),
-        method,
-        learning_rate=learning_rate,
-        lr_schedule=method.lr_schedule,
-        max_grad_norm=1e9,
-        precision="fp32",
-        validate=validate,
-    )
-    return walker
 
 
 def train_walker(
@@ -375,7 +272,7 @@ def test_counts_below_one_are_refused(key: str, value: int) -> None:
         EarlyStopping(**keywords)
 
 
-def encode_split(task: TaskData, split: str, family: str) -> list[EncodedItem]:  # noqa: F811
+def encode_split(task: TaskData, split: str, family: str) -> list[EncodedItem]:
     """Return the items of a split as the tiny model of a family reads them."""
     table = task.splits[split]
     return encode_items(table, tiny.tokenizer(family), max_length=20, language="en")
@@ -394,7 +291,7 @@ class RecordedFit:
 
 def fit_with_validation(
     method: str,
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     scores: Sequence[float] | None,
     *,
     patience: int | None,
@@ -470,7 +367,7 @@ METHODS_AND_FAMILIES = [("finetune", "gpt"), ("finetune", "ulmfit"), ("bilstm_pr
 
 def start_training(
     method: str,
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     family: str,
     learning_rate: float,
 ) -> ValidatedTraining[Any]:
@@ -530,7 +427,7 @@ def start_training(
 def test_trainings_that_take_turns_give_what_each_gives_alone(
     method: str,
     family: str,
-    task: TaskData,  # noqa: F811
+    task: TaskData,
 ) -> None:
     learning_rates = (0.02, 0.001)
     alone = [start_training(method, task, family, rate) for rate in learning_rates]
@@ -558,7 +455,7 @@ def test_a_training_that_goes_on_in_another_process_gives_what_it_gives_at_once(
     method: str,
     family: str,
     num_saved: int,
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -609,7 +506,7 @@ def count_steps(training: ValidatedTraining[Any]) -> list[int]:
 def test_a_dropped_training_frees_its_model_at_once(
     method: str,
     family: str,
-    task: TaskData,  # noqa: F811
+    task: TaskData,
 ) -> None:
     """Otherwise the memory of a GPU would hold all models until Python collects its garbage."""
     training = start_training(method, task, family, 0.01)
@@ -625,7 +522,7 @@ def test_a_dropped_training_frees_its_model_at_once(
 def test_a_head_has_the_weights_that_validation_scored_best(
     method: str,
     family: str,
-    task: TaskData,  # noqa: F811
+    task: TaskData,
 ) -> None:
     """ULMFiT's head has batch norm, whose statistics must be those that validation saw."""
     scores = [0.5, 0.6, 0.8, 0.7, *[0.6] * 16]
@@ -638,7 +535,7 @@ def test_a_head_has_the_weights_that_validation_scored_best(
 
 
 def test_batch_norm_has_the_statistics_of_the_kept_weights(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
 ) -> None:
     """Running statistics would lag behind the weights, in validation too."""
     fitted = fit_with_validation("finetune", task, [0.5] * 20, patience=30, family="ulmfit")
@@ -658,7 +555,7 @@ def test_batch_norm_has_the_statistics_of_the_kept_weights(
 @pytest.mark.parametrize("method", METHODS)
 def test_the_validation_loss_is_the_mean_over_all_items(
     method: str,
-    task: TaskData,  # noqa: F811
+    task: TaskData,
 ) -> None:
     fitted = fit_with_validation(method, task, [0.5] * 20, patience=None)
     labels = task.splits["validation"]["label"].to_numpy()
@@ -672,7 +569,7 @@ def test_the_validation_loss_is_the_mean_over_all_items(
 @pytest.mark.parametrize("method", METHODS)
 def test_validation_does_not_change_the_steps_of_a_head(
     method: str,
-    task: TaskData,  # noqa: F811
+    task: TaskData,
 ) -> None:
     """Both heads have dropout, which draws random numbers."""
     validated = fit_with_validation(method, task, [0.5] * 20, patience=None)
@@ -699,7 +596,7 @@ SETTINGS = EvaluateSettings(
 SEEDS = (3, 5)
 
 
-def evaluate_tiny_gpt(task: TaskData, cache_dir: Path) -> EvaluationOutput:  # noqa: F811
+def evaluate_tiny_gpt(task: TaskData, cache_dir: Path) -> EvaluationOutput:
     """Evaluate an untrained tiny GPT with both probes and fine-tuning, on all labels."""
     data = TaskData(dataclasses.replace(task.info, probes=["linear", "bilstm"]), task.splits)
     context = EvalContext(tiny.checkpoint("gpt"), data, SETTINGS, 0, 1000, "fp32", tiny.CPU)
@@ -717,7 +614,7 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def evaluated(task: TaskData, cache_dir: Path) -> EvaluationOutput:  # noqa: F811
+def evaluated(task: TaskData, cache_dir: Path) -> EvaluationOutput:
     return evaluate_tiny_gpt(task, cache_dir)
 
 
@@ -769,7 +666,7 @@ def test_the_chosen_curve_is_that_of_the_best_trial_and_its_kept_score_is_report
 
 
 def test_curves_survive_the_cache(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     evaluated: EvaluationOutput,
     cache_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -806,7 +703,7 @@ def test_mlflow_shows_the_chosen_curves_by_system_and_seed(evaluated: Evaluation
 
 
 def test_a_validation_that_is_not_finite_fails_the_trial(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -826,7 +723,7 @@ def test_a_validation_that_is_not_finite_fails_the_trial(
 @pytest.mark.parametrize("max_iter", [1, 1000])
 def test_a_linear_probe_that_has_not_converged_is_reported_beside_the_chosen_head(
     max_iter: int,
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     tmp_path: Path,
 ) -> None:
     probe = LinearProbeMethod(max_iter=max_iter, trials=(Trial(l2=0.01), Trial(l2=0.1)))

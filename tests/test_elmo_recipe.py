@@ -3,7 +3,6 @@
 The tests compare AdaGrad on a scaled, clipped gradient with steps computed in NumPy.
 """
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,18 @@ import pytest
 import torch
 
 from lineage.artifacts import create_artifact
-from lineage.config.params import read_params
 from lineage.errors import InputError
 from lineage.families.elmo import ElmoModel
 from lineage.formats import bilm
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.layers.lstm import ProjectedLSTM
-from lineage.runtime.tracking import MlflowTracker
 from lineage.training.loop import TrainPlan, train, validate
 from lineage.training.objectives import bidirectional_lm_loss
 from lineage.training.optimizers import build_pretraining_optimizer
-from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
-from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
+from tests.helpers.trainings import pretrain_tiny_model
 
 RECIPE = {
     "optimizer": "adagrad",
@@ -37,22 +33,6 @@ RECIPE = {
     "scale_loss_by_seq_len": True,
     "weight_decay": 0.0,
 }
-
-
-def pretrain_tiny_model(
-    name: str, folder: Path, text_bytes: int, **overrides: Any
-) -> tuple[TrainOutput, Checkpoint]:
-    """Pretrain a tiny model in a folder, and return the output and the checkpoint."""
-    checkpoint = tiny.checkpoint(name, **overrides)
-    with create_artifact(folder / "tokens", "tokens") as draft:
-        tiny.corpus(name).save(draft, "train")
-        tiny.corpus(name).save(draft, "valid")
-    params = read_params(Path(__file__).parent.parent / "params.yaml")
-    params = dataclasses.replace(
-        params, budget=dataclasses.replace(params.budget, text_bytes=text_bytes)
-    )
-    context = TrainContext(tiny.CPU, MlflowTracker(None), folder / "resume", 99, lambda *_: None)
-    return pretrain(checkpoint, folder / "tokens", params, context), checkpoint
 
 
 @pytest.mark.parametrize("clip_norm", [10.0, 0.5])

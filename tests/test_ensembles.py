@@ -18,26 +18,16 @@ from lineage.errors import InputError
 from lineage.report import publication
 from lineage.report.notes import format_reason
 from lineage.results import Note, notes_to_json
-from tests.helpers.study_rows import GRID, Study, render_pages
+from tests.helpers.study_rows import (
+    ENSEMBLE,
+    GRID,
+    LABEL_NAMES,
+    Study,
+    render_pages,
+    with_probabilities,
+)
 
 Results = tuple[pd.DataFrame, Analysis]
-ENSEMBLE = dataclasses.replace(GRID, ensembles={"duet": ("elmo", "gpt")})
-LABELS = ("no", "other", "yes")
-
-
-def with_probabilities(folder: Path) -> None:
-    """Add label probabilities to the synthetic predictions, highest for the predicted label."""
-    for path in (folder / "predictions").glob("evaluate*-s*.parquet"):
-        table = artifacts.read_table(path)
-        rng = np.random.default_rng(len(path.name))
-        p_NK = rng.uniform(0.0, 0.3, (len(table), len(LABELS)))
-        predicted = [LABELS.index(label) for label in table["prediction"]]
-        p_NK[np.arange(len(table)), predicted] = rng.uniform(0.3, 1.0, len(table))
-        p_NK /= p_NK.sum(1, keepdims=True)
-        probabilities = {
-            f"p {label}": p_NK[:, column].astype(np.float32) for column, label in enumerate(LABELS)
-        }
-        artifacts.write_table(path, table.assign(**probabilities))
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +64,11 @@ def test_an_ensemble_predicts_by_the_mean_probability_of_its_members(
     elmo_rows, gpt_rows = (
         select_rows(artifacts.read_table(path), **cell).set_index("id") for path in paths
     )
-    columns = [f"p {label}" for label in LABELS]
+    columns = [f"p {label}" for label in LABEL_NAMES]
     means = (elmo_rows[columns] + gpt_rows.loc[elmo_rows.index, columns]) / 2
-    is_correct = means.to_numpy().argmax(1) == [LABELS.index(label) for label in elmo_rows["label"]]
+    is_correct = means.to_numpy().argmax(1) == [
+        LABEL_NAMES.index(label) for label in elmo_rows["label"]
+    ]
     rows = select_rows(results[0], **cell, model="duet", task="sentiment", metric="accuracy")
     assert len(rows) == 1
     assert rows["value"].item() == pytest.approx(is_correct.mean())

@@ -28,7 +28,7 @@ from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
 from lineage.training import sentence_scores
 from tests.helpers import tiny
-from tests.test_transfer import build_context, task  # noqa: F401
+from tests.helpers.first_word import build_context
 
 TEXTS = [
     " ".join(document.split()[: 3 + number]) for number, document in enumerate(tiny.documents()[:9])
@@ -48,7 +48,7 @@ def run_evaluation(
 
 @pytest.mark.usefixtures("without_weights")
 def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -93,7 +93,7 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
 
 
 def test_the_answer_is_built_from_the_training_labels_and_rows_count_them(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -203,7 +203,7 @@ def test_tfidf_uses_only_words_of_train_and_a_tiny_c_predicts_a_constant() -> No
 
 @pytest.mark.usefixtures("without_weights")
 def test_the_speed_of_a_frozen_system_includes_its_encoder(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -226,7 +226,7 @@ def test_the_speed_of_a_frozen_system_includes_its_encoder(
 @pytest.mark.usefixtures("without_weights")
 @pytest.mark.parametrize("file_name", ["predictions.parquet", "run.json", "manifest.json"])
 def test_a_damaged_finished_run_is_repeated(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     file_name: str,

@@ -7,20 +7,18 @@ from pathlib import Path
 import pytest
 
 from lineage.analysis.build import build_results, write_results_csv
-from lineage.analysis.decision import SystemCost
-from lineage.analysis.records import Analysis
 from lineage.config.data import Task
-from lineage.config.params import ReportParams, read_params
+from lineage.config.params import ReportParams
 from lineage.errors import InputError
 from lineage.report.evidence import (
     ReportFacts,
-    list_costs,
     rebuild_report,
     write_evidence,
     write_report,
 )
-from tests.helpers.full_report import DESCRIPTIONS, PROVENANCE
-from tests.helpers.study_rows import GRID, KINDS, Study
+from tests.helpers.evidence import PARAMS, TASKS, facts_of
+from tests.helpers.full_report import PROVENANCE
+from tests.helpers.study_rows import GRID, Study
 
 FILES = (
     "comparison.html",
@@ -31,36 +29,6 @@ FILES = (
     "plots/pretraining/gpt-bits_per_byte.json",
     "plots/scores/tfidf.json",
 )
-
-
-TASKS = {
-    name: Task(kind=kind, files={"test": "test.csv"}, text=("text",), label="label")
-    for name, kind in KINDS.items()
-}
-PARAMS = dataclasses.replace(
-    read_params(Path(__file__).parent.parent / "params.yaml"),
-    grid=GRID,
-    report=ReportParams(),
-    tasks=TASKS,
-)
-
-
-def facts_of(analysis: Analysis) -> ReportFacts:
-    """Return facts in which every system takes a minute for each place in its ranking."""
-    costs = {
-        (standing.system, ranking.setting): SystemCost(60.0 * place, 5e8, None)
-        for ranking in analysis.rankings
-        for place, standing in enumerate(ranking.standings, start=1)
-    }
-    return ReportFacts(
-        costs=list_costs(costs),
-        budget=analysis.budget,
-        adaptation=analysis.adaptation,
-        provenance=PROVENANCE,
-        model_descriptions=tuple(DESCRIPTIONS),
-        description_columns=tuple(DESCRIPTIONS[0]),
-        disagreements=(),
-    )
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from lineage.methods.registry import EvaluateSettings
 from lineage.methods.stored_features import StoredFeatures
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny
-from tests.test_networks import CASES, labelled_texts, tagged_sentences
+from tests.helpers.answer_cases import CASES, labelled_texts, tagged_sentences
 
 L, D = 3, 5
 ROUNDING = 2.0**-11  # the largest relative error of float16

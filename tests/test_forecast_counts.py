@@ -27,7 +27,7 @@ from lineage.training.pretrain import pretrain
 from lineage.training.train_run import SHORT_VALIDATIONS, TrainContext
 from lineage.work import TRAINING_PASSES, WorkLog
 from tests.helpers import tiny, user_project
-from tests.test_transfer import FINETUNE, PROBE, task  # noqa: F401
+from tests.helpers.first_word import FINETUNE, PROBE
 
 TRIALS = (Trial(learning_rate=0.01), Trial(learning_rate=0.02, epochs=3))
 NUM_VALIDATION, NUM_TEST = 13, 29  # items of the task
@@ -88,7 +88,7 @@ def build_context(data: TaskData, settings: EvaluateSettings) -> EvalContext:
 @pytest.mark.parametrize("trials", [(), TRIALS])
 @pytest.mark.parametrize("min_steps", [None, 17])
 def test_the_announced_work_of_trainings_is_done(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     trials: tuple[Trial, ...],
     min_steps: int | None,
     tmp_path: Path,
@@ -122,7 +122,7 @@ def test_the_announced_work_of_trainings_is_done(
 
 
 def test_the_announced_work_of_a_race_is_done(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -158,7 +158,7 @@ def test_a_training_is_expected_to_stop_after_a_part_of_its_epochs() -> None:
     assert count_training(stopping, 0) == (0, 0)
     # A trial that loses a race is validated five times, or as often as it is trained.
     losers = [count_training(stopping, items, max_validations=5) for items in (100, 10, 0)]
-    assert [count.steps for count in losers] == [100, 10, 0]
+    assert [steps for steps, _ in losers] == [100, 10, 0]
     # More than 20,000 steps are validated every 1,000 steps.
     assert count_training(stopping, 10_000, max_validations=5) == (5000, 5)
     short = dataclasses.replace(stopping, epochs=1)
@@ -186,7 +186,7 @@ def test_setfit_counts_the_distinct_texts_of_its_steps() -> None:
     assert method.count_work(items) == pytest.approx(fits + 40 + 3 * 5)
 
 
-def test_label_counts_of_a_method_are_counted(task: TaskData) -> None:  # noqa: F811
+def test_label_counts_of_a_method_are_counted(task: TaskData) -> None:
     finetune = dataclasses.replace(FINETUNE, label_counts=(20,))
     settings = EvaluateSettings(linear_probe=PROBE, finetune=finetune)
     data = TaskData(dataclasses.replace(task.info, probes=["linear"]), task.splits)
@@ -202,7 +202,7 @@ def test_label_counts_of_a_method_are_counted(task: TaskData) -> None:  # noqa: 
     assert features.count == 60 + NUM_VALIDATION + NUM_TEST
 
 
-def test_intermediate_checkpoints_are_counted(task: TaskData) -> None:  # noqa: F811
+def test_intermediate_checkpoints_are_counted(task: TaskData) -> None:
     """Both seeds are evaluated again, frozen and with all labels, at both shares."""
     settings = EvaluateSettings(linear_probe=PROBE, finetune=FINETUNE)
     context = BaselineContext(
@@ -216,7 +216,7 @@ def test_intermediate_checkpoints_are_counted(task: TaskData) -> None:  # noqa: 
     assert not [one for one in adapted if one.part.startswith("intermediate")]
 
 
-def test_folds_are_counted_with_their_own_sizes(task: TaskData) -> None:  # noqa: F811
+def test_folds_are_counted_with_their_own_sizes(task: TaskData) -> None:
     info = dataclasses.replace(task.info, folds=5, validation_share=0.25)
     data = TaskData(info, {"train": task.splits["train"]})
     settings = EvaluateSettings(linear_probe=PROBE, finetune=FINETUNE)
@@ -228,7 +228,7 @@ def test_folds_are_counted_with_their_own_sizes(task: TaskData) -> None:  # noqa
     assert [one.count for one in probes] == [expected] * 5
 
 
-def test_symmetric_items_are_predicted_in_each_order_too(task: TaskData) -> None:  # noqa: F811
+def test_symmetric_items_are_predicted_in_each_order_too(task: TaskData) -> None:
     data = TaskData(dataclasses.replace(task.info, probes=["linear"], symmetric=True), task.splits)
     settings = EvaluateSettings(linear_probe=PROBE, finetune=FINETUNE)
     context = BaselineContext(data, settings)

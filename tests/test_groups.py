@@ -17,8 +17,8 @@ from lineage.config.params import ReportParams
 from lineage.data.task_data import TaskData
 from lineage.results import results_frame
 from lineage.tasks.base import load_kind
-from tests import test_chance
 from tests.helpers import tiny
+from tests.helpers.chance_study import TASK_KEYS, analyze_study, build_choices
 from tests.helpers.study_rows import GRID, Study, render_pages
 from tests.helpers.tasks import build_table_task, build_task_items
 
@@ -241,17 +241,17 @@ def test_groups_kept_together_by_folds_have_no_rows(tmp_path: Path) -> None:
 
 def test_no_baseline_column_is_empty(tmp_path: Path) -> None:
     """The best baseline here is chance, in bold as it is above the model; TF-IDF has values too."""
-    frame = test_chance.build_choices(300, share=0.35, seed=2).assign(group=np.arange(300) % 3)
+    frame = build_choices(300, share=0.35, seed=2).assign(group=np.arange(300) % 3)
     frame.to_csv(tmp_path / "test.csv", index=False)
-    train = test_chance.build_choices(100, share=0.55, seed=1).assign(group="mine")
+    train = build_choices(100, share=0.55, seed=1).assign(group="mine")
     data = build_table_task(
         tmp_path,
         train,
-        **test_chance.TASK_KEYS,
+        **TASK_KEYS,
         group="group",
         files={"train": "train.csv", "test": "test.csv"},
     )
-    analysis = test_chance.analyze_study(tmp_path / "results", data, accuracy=0.4)[1]
+    analysis = analyze_study(tmp_path / "results", data, accuracy=0.4)[1]
     (group_scores,) = analysis.group_scores
     positions = [
         position for position, system in enumerate(group_scores.systems) if system.init == "none"

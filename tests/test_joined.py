@@ -5,69 +5,39 @@ contextual part.
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods.bilstm_probe import predict_bilstm_probe
-from lineage.methods.cached_features import CachedFeatures, cache_features
-from lineage.methods.encoder import EncoderUnderTest, EvalContext
-from lineage.methods.encoding import EncodedItem, answer_rows, encode_items, pool_words
-from lineage.methods.joined import StaticText, add_static_vectors, align_static_vectors
-from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
-from lineage.methods.registry import EvaluateSettings
+from lineage.methods.encoder import EncoderUnderTest
+from lineage.methods.encoding import answer_rows, encode_items, pool_words
+from lineage.methods.joined import StaticText, align_static_vectors
+from lineage.methods.linear_probe import fit_linear_probe
 from lineage.methods.stored_features import StoredFeatures, extract_features
-from lineage.networks.base import Encoder
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.report.notes import format_notes
 from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.tokenizer import Encoding
 from tests.helpers import tiny
+from tests.helpers.answer_cases import CASES
 from tests.helpers.fitting import fit_bilstm_probe
-from tests.test_networks import CASES, WORDS
-
-S = tiny.SMALL_SETTINGS["word2vec"]["architecture"]["hidden_size"]
-SETTINGS = EvaluateSettings(
-    linear_probe=LinearProbeMethod(trials=(), l2=0.001, max_iter=20),
-    bilstm_probe=dataclasses.replace(tiny.BILSTM_PROBE, epochs=2),
-    finetune=tiny.model_config("bert").evaluate.finetune,
+from tests.helpers.joined_features import (
+    SETTINGS,
+    TABLES,
+    build_eval_context,
+    cache_joined_features,
+    tiny_model,
 )
 
-
-def span_table(count: int) -> pd.DataFrame:
-    """Return questions of one word, with contexts of three words that contain it."""
-    rows = []
-    for number in range(count):
-        words = [WORDS[(number + offset) % len(WORDS)] for offset in (1, 2, 3)]
-        ends = np.cumsum([len(word) + 1 for word in words]) - 1
-        starts = [end - len(word) for end, word in zip(ends, words, strict=True)]
-        rows.append(
-            {
-                "question": words[number % 3],
-                "context": " ".join(words),
-                "starts": starts,
-                "ends": [*ends],
-                "label": [number % 3] * 2,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-TABLES = {case: make(12) for case, (make, _) in CASES.items()} | {"span": span_table(12)}
-
-
-@functools.cache
-def tiny_model(name: str) -> Encoder:
-    return tiny.model(name)
+S = tiny.SMALL_SETTINGS["word2vec"]["architecture"]["hidden_size"]
 
 
 def static_vector(word: str) -> np.ndarray:
@@ -112,27 +82,6 @@ def expected_vectors(case: str, row: Any) -> list[np.ndarray]:
     if case == "pairs":
         return [pair_features(text, mean_vector(row["second"].split()))]
     return [text]
-
-
-def build_eval_context(case: str, name: str = "bert", **options: Any) -> EvalContext:
-    """Return the context of an untrained tiny model with word2vec vectors, on twelve items."""
-    task_info = TaskInfo(name="x", kind=case, language="en")
-    context = EvalContext(
-        tiny.checkpoint(name),
-        TaskData(task_info, {"train": TABLES[case]}),
-        SETTINGS,
-        0,
-        5000,
-        "fp32",
-        tiny.CPU,
-        **options,
-    )
-    return dataclasses.replace(
-        context,
-        static_context=dataclasses.replace(
-            context, checkpoint=tiny.checkpoint("word2vec"), text_bytes=300
-        ),
-    )
 
 
 @pytest.mark.usefixtures("without_weights")
@@ -208,13 +157,6 @@ def test_a_token_gets_the_vector_of_the_first_word_it_overlaps_or_zeros() -> Non
     ], "offsets refer to the text of their segment"
     assert not align_static_vectors(pair, ("...", "..."), static_texts).any(), (
         "a text without words"
-    )
-
-
-def cache_joined_features(items: list[EncodedItem], name: str) -> CachedFeatures:
-    contextual = cache_features(tiny_model(name), tiny.tokenizer(name), items, precision="fp32")
-    return add_static_vectors(
-        contextual, tiny_model("word2vec"), tiny.tokenizer("word2vec"), precision="fp32"
     )
 
 

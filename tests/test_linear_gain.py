@@ -28,17 +28,17 @@ from lineage.methods.finetuning import (
 from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding
 from tests.helpers import tiny
+from tests.helpers.answer_cases import CASES
 from tests.helpers.by_hand import (
     arrays_with_prefix,
     assert_gradients_match_finite_differences,
+    build_small_sa_lstm,
     cross_entropy_nats,
     lstm_step,
     parameter_arrays,
 )
 from tests.helpers.fitting import finetune
-from tests.test_joined import build_eval_context
-from tests.test_networks import CASES
-from tests.test_sa_lstm import build_small_model
+from tests.helpers.joined_features import build_eval_context
 
 PLAIN = FinetuneMethod(
     epochs=3,
@@ -66,7 +66,7 @@ def build_classifier(
     answer: LabelAnswer | NumberAnswer, settings: FinetuneMethod = GAIN
 ) -> FinetunedModel:
     """Return a tiny classifier in double precision, without the softmax of pretraining."""
-    encoder = build_small_model("lm")
+    encoder = build_small_sa_lstm("lm")
     encoder.softmax = nn.Identity()  # type: ignore[assignment]
     example_item = EncodedItem(Encoding(np.arange(3), np.array([[0, 1], [1, 2], [2, 3]])))
     model = FinetunedModel(encoder, answer, settings, seed=1, example_item=example_item).double()

@@ -10,7 +10,7 @@ import pytest
 
 from flows.plan import set_cache_folder
 from tests.helpers.toy_project import Project, make_project, project_processes, read_dvc_lock
-from tests.test_workers import set_models, start_servers
+from tests.helpers.toy_servers import set_models, start_servers
 
 NUM_RUNS = 10
 SETTLED_RUNS = 2  # runs after which each process has opened what it needs

@@ -34,9 +34,9 @@ from lineage.study.models import load_model_config
 from lineage.tasks.info import TaskInfo
 from stages import publish
 from tests.helpers import tiny
+from tests.helpers.answer_cases import labelled_texts
 from tests.helpers.fitting import fit_bilstm_probe
-from tests.test_joined import SETTINGS, TABLES, build_eval_context
-from tests.test_networks import labelled_texts
+from tests.helpers.joined_features import SETTINGS, TABLES, build_eval_context
 
 FROZEN = LinearProbeMethod(trials=(), l2=0.001, max_iter=60)
 ANSWER = LabelAnswer(("a", "b"))

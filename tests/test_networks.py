@@ -4,22 +4,16 @@ The CRF is compared with an enumeration of all tag sequences.
 """
 
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from lineage.answers.base import HeadAnswer
-from lineage.answers.choice import ChoiceAnswer
 from lineage.answers.label import LabelAnswer
-from lineage.answers.number import NumberAnswer
-from lineage.answers.tags import TagsAnswer
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods.bilstm_probe import BilstmProbe, predict_bilstm_probe
@@ -32,11 +26,8 @@ from lineage.methods.registry import EvaluateSettings
 from lineage.networks.layers.crf import LinearChainCRF
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny
+from tests.helpers.answer_cases import CASES, labelled_texts, tagged_sentences
 from tests.helpers.fitting import finetune, fit_bilstm_probe
-
-WORDS = sorted(
-    word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
-)[:24]
 
 
 def random_crf(num_tags: int) -> LinearChainCRF:
@@ -87,69 +78,6 @@ def test_the_crf_agrees_with_an_enumeration_of_all_tag_sequences() -> None:
             )
             assert float(marginals[n, position, tag]) == pytest.approx(probability, abs=1e-4)
         assert not marginals[n, length:].any() and not best[n, length:].any()
-
-
-def tagged_sentences(count: int) -> pd.DataFrame:
-    """Return sentences in which the tag of a word depends on the word before it.
-
-    Only a probe with an LSTM can learn this.
-    """
-    rng = np.random.default_rng(3)
-    tokens = [list(rng.choice(WORDS, rng.integers(2, 9))) for _ in range(count)]
-    return pd.DataFrame(
-        {
-            "tokens": tokens,
-            "label": [[0, *(int(word in WORDS[:12]) for word in words[:-1])] for words in tokens],
-        }
-    )
-
-
-def target_words(count: int) -> pd.DataFrame:
-    """Return sentences with a target word, labelled by whether it follows one of twelve words."""
-    table = tagged_sentences(count)
-    targets = [len(tokens) // 2 for tokens in table["tokens"]]
-    return table.assign(
-        target=targets,
-        label=[tags[target] for tags, target in zip(table["label"], targets, strict=True)],
-    )
-
-
-def labelled_texts(count: int) -> pd.DataFrame:
-    rng = np.random.default_rng(6)
-    labels = rng.integers(2, size=count)
-    return pd.DataFrame(
-        {
-            "text": [
-                " ".join([*rng.choice(WORDS[2:], 4), WORDS[label], *rng.choice(WORDS[2:], 2)])
-                for label in labels
-            ],
-            "label": labels,
-        }
-    )
-
-
-def text_pairs(count: int) -> pd.DataFrame:
-    return labelled_texts(count).assign(second=" ".join(WORDS[3:6]))
-
-
-def numbered_texts(count: int) -> pd.DataFrame:
-    table = labelled_texts(count)
-    return table.assign(label=10.0 + 5 * table["label"])
-
-
-def text_choices(count: int) -> pd.DataFrame:
-    table = labelled_texts(count)
-    both_choices = [" ".join((WORDS[0], WORDS[5])), " ".join((WORDS[1], WORDS[6]))]
-    return table.assign(
-        text=" ".join(WORDS[7:10]),
-        choices=[both_choices if label == 0 else both_choices[::-1] for label in table["label"]],
-    )
-
-
-CASES: dict[str, tuple[Callable[[int], pd.DataFrame], HeadAnswer]] = {
-    "tags": (tagged_sentences, TagsAnswer(("a", "b"))), "sense": (target_words, LabelAnswer(("a", "b"))), "text_classification": (labelled_texts, LabelAnswer(("a", "b"))),
-    "pairs": (text_pairs, LabelAnswer(("a", "b"))), "multiple_choice": (text_choices, ChoiceAnswer(("0", "1"))), "text_regression": (numbered_texts, NumberAnswer(mean=12.5, std=2.5)),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["bert", *tiny.mark_slow(["word2vec", "elmo"])])

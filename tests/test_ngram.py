@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from lineage.analysis.ngram import compare_with_ngrams
-from lineage.analysis.records import Comparison, LossCurve, NgramComparison, System
+from lineage.analysis.records import Comparison, LossCurve, NgramComparison
 from lineage.data.task_data import TaskData
 from lineage.evaluation import ngram
 from lineage.evaluation.evaluate import evaluate_untrained
@@ -32,6 +32,7 @@ from lineage.training.objectives import compute_lm_metrics
 from lineage.training.pretrain import to_validation_settings
 from lineage.training.train_run import VALIDATION_BATCHES
 from tests.helpers import tiny
+from tests.helpers.result_cells import compare_on
 from tests.helpers.sections import column_names, find_blocks, report_of
 from tests.helpers.study_rows import build_analysis
 
@@ -178,31 +179,6 @@ def test_bits_are_read_as_they_were_written(tmp_path: Path) -> None:
     bits = (NgramBits("gpt", "bits_per_byte", 2.125, 1000, 5000),)
     write_ngram_bits(tmp_path / "ngram.json", bits)
     assert read_ngram_bits(tmp_path / "ngram.json") == bits
-
-
-def compare_on(task: str, model: str, verdict: str, *, init: str = "pretrained") -> Comparison:
-    """Return a comparison of a zero-shot system with the 5-gram model."""
-    first = System(model, model, init, "none", "zero_shot", "none", "none", "none")
-    second = System("kneser_ney", "kneser_ney", *["none"] * 6)
-    return Comparison(
-        "kneser_ney",
-        task,
-        "none",
-        "accuracy",
-        first,
-        second,
-        0.1,
-        0.0,
-        0.2,
-        0.05,
-        10.0,
-        0.05,
-        1,
-        1,
-        400,
-        1,
-        verdict,
-    )  # type: ignore[arg-type]
 
 
 BITS = [

@@ -26,7 +26,7 @@ from tests.helpers.toy_project import (
     project_processes,
     wait_until,
 )
-from tests.test_workers import Site, set_models
+from tests.helpers.toy_servers import Site, set_models
 
 SECRET = "T0KEN-of-the-webhook"
 CHANGE = "queue, all 240 labels: elmo (fine-tuned) (78.8 %) instead of TF-IDF (73.3 %)"

@@ -5,10 +5,8 @@ A training that was interrupted resumes exactly.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -18,8 +16,6 @@ from lineage.config.records import parse_record
 from lineage.errors import InputError
 from lineage.training import train_run
 from lineage.training.best_weights import BestWeights
-from lineage.training.curve import LearningCurve
-from lineage.training.loop import TrainPlan
 from lineage.training.objectives import LossSums
 from lineage.training.optimizers import (
     AveragedSGD,
@@ -27,11 +23,10 @@ from lineage.training.optimizers import (
     set_learning_rates,
     swap_averaged_weights,
 )
-from lineage.training.schedules import schedule_with_warmup
 from lineage.training.settings import NonMonotonicTrigger
-from lineage.training.state import RngState, TrainState
-from lineage.training.train_run import TrainContext, TrainPhase, TrainRun
+from lineage.training.state import TrainState
 from tests.helpers import tiny
+from tests.helpers.trainings import build_averaged_run, train_to_4000_bytes
 
 TRIGGER = NonMonotonicTrigger(checks=20, patience=5)
 
@@ -108,60 +103,6 @@ def test_weights_and_their_average_match_torch_asgd() -> None:
     torch.testing.assert_close(actual.detach(), reference.state[expected]["ax"], atol=1e-6, rtol=0)
     swap_averaged_weights(optimizer)
     assert torch.equal(actual, before), "a second swap restores the weights"
-
-
-def build_averaged_run(trigger: NonMonotonicTrigger) -> tuple[TrainState, Any, Any]:
-    """Return a tiny AWD-LSTM with averaged SGD, and samplers for train and validation."""
-    config = tiny.model_config("ulmfit", architecture=tiny.dropout_config("ulmfit", 0.1))
-    assert config.family.batch_sampler is not None
-    samplers = [
-        config.family.batch_sampler(
-            tiny.corpus("ulmfit"), tiny.tokenizer("ulmfit"), config.pretrain, seed=seed
-        )
-        for seed in (1, 0)
-    ]
-    model = tiny.model("ulmfit", architecture=tiny.dropout_config("ulmfit", 0.1))
-    return TrainState(
-        model,
-        AveragedSGD(
-            [{"params": [*model.parameters()], "weight_decay": 1.2e-6, "lr_scale": 1.0}], trigger
-        ),
-        RngState(1),
-    ), *samplers
-
-
-def train_to_4000_bytes(
-    train_state: TrainState,
-    sampler: Any,
-    validation_sampler: Any,
-    resume_dir: Path,
-    after_step: Callable[[], None] = lambda: None,
-    tracker: Any = None,
-    best: BestWeights | None = None,
-) -> LearningCurve:
-    """Train on 4,000 bytes at a constant learning rate, and save the state after every step.
-
-    `after_step` is called after every step.
-    """
-    objective, curve = tiny.model_config("ulmfit").family.objective, LearningCurve()
-    assert objective is not None
-    plan = TrainPlan(
-        lambda counters: counters.text_bytes / 4000,
-        schedule_with_warmup("constant", 0.0),
-        learning_rate=2.0,
-        max_grad_norm=0.25,
-        precision="fp32",
-    )
-    context = TrainContext(
-        tiny.CPU,
-        tracker or MagicMock(),
-        resume_dir,
-        checkpoint_seconds=0.0,
-        report_progress=lambda *_: after_step(),
-    )
-    phases = [TrainPhase(sampler, validation_sampler)]
-    TrainRun(train_state, objective, phases, plan, context, curve, best=best).run()
-    return curve
 
 
 def weights_vector(train_state: TrainState) -> torch.Tensor:

@@ -17,7 +17,6 @@ import transformers
 from benchmarks.starts import embedding_matrices, rescale_embeddings, root_mean_square
 from lineage.errors import EvaluationError, InputError
 from lineage.families import public as family
-from lineage.networks.batch import Batch
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.public_folders import inspect_checkpoint
 from lineage.networks.public_tokenizer import load_public_tokenizer
@@ -29,38 +28,25 @@ from lineage.training.samplers import iterate_batches
 from tests.helpers import tiny
 from tests.helpers.public_checkpoints import (
     CAUSAL_KINDS,
+    CONTINUED,
     DISCRIMINATORS,
     KINDS,
     MASKED_LM_KINDS,
     POSITIONS,
+    TEXTS,
+    TOLERANCES,
+    build_batch,
     build_hf_model,
+    load_public,
     replace_tensors,
     save_checkpoint,
 )
-
-TOLERANCES = {"atol": 1e-5, "rtol": 1e-5}
-TEXTS = [
-    "du kotbas gatit kaf vivkez debfi gizfif .",
-    "to vandu",
-    "to kible fidvid mur duzam kible zuvid . to tofla ut mekitaz mononut u du gozbupas .",
-]
-CONTINUED = family.ContinuedPretrainSettings(batch_size=5, seq_len=23)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     home = tmp_path_factory.mktemp("public")
     return {kind: save_checkpoint(kind, home / kind) for kind in KINDS}
-
-
-def load_public(folder: Path, seed: int = 3, **block: Any) -> tuple[family.PublicModel, Checkpoint]:
-    tokenizer = load_public_tokenizer(folder, language="en")
-    config, model = family.load_pretrained(folder, family.PublicConfig(**block))
-    return model, Checkpoint("other", family.FAMILY, config, CONTINUED, tokenizer, seed=seed)
-
-
-def build_batch(tokenizer: Tokenizer, texts: list[str]) -> Batch:
-    return tokenizer.collate(tokenizer.encode_batch(texts))
 
 
 @pytest.mark.parametrize(

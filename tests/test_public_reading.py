@@ -25,8 +25,15 @@ from lineage.methods.encoding import collate_items, encode_items
 from lineage.methods.pooling import pool_features
 from lineage.networks.public_tokenizer import load_public_tokenizer
 from tests.helpers import tiny
-from tests.helpers.public_checkpoints import KINDS, build_hf_model, save_checkpoint
-from tests.test_public import TEXTS, TOLERANCES, build_batch, load_public
+from tests.helpers.public_checkpoints import (
+    KINDS,
+    TEXTS,
+    TOLERANCES,
+    build_batch,
+    build_hf_model,
+    load_public,
+    save_checkpoint,
+)
 
 
 def edit_json(folder: Path, file: str, **values: Any) -> Path:

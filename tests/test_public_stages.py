@@ -1,6 +1,5 @@
 """Public checkpoints run through all stages, and the report marks them as public."""
 
-import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,9 @@ from lineage.report.section import ReportData
 from lineage.results import Note
 from lineage.synthetic.grammar import generate_documents
 from tests.helpers.public_checkpoints import build_hf_model, replace_tensors, save_checkpoint
-from tests.helpers.user_project import SHORT_FINETUNING, make_project, run_stage, write_params
+from tests.helpers.public_project import Tree, public_model_block, run_refused_sources
+from tests.helpers.user_project import make_project, run_stage, write_params
 
-Tree = dict[str, Any]
 PUBLIC = ("other_bert", "other_gpt")
 ADAPTED = ("gpt", "other_bert", "other_gpt")
 JSONL_FILES = {"files": {"train": "more/train.jsonl", "test": "more/test.jsonl"}, "max_words": 12}
@@ -83,17 +82,6 @@ def build_items(count: int, first: int) -> pd.DataFrame:
         rows.append({"one": " ".join(words), "two": " ".join(words[::-1] if not same else other), "same": str(same), "words": words, "place": 1,
                      "tags": ["long" if len(word) > 4 else "short" for word in words]})  # fmt: skip
     return pd.DataFrame(rows)
-
-
-def public_model_block(folder: str, **more: Any) -> Tree:
-    """Return the default block of a public model, with a folder and settings for a tiny model."""
-    block = copy.deepcopy(fill_in_defaults("public", {"family": "public"}))
-    del block["family"]
-    block["evaluate"].setdefault("bilstm_probe", {})
-    block["pretrain"] |= {"batch_size": 4, "seq_len": 24}
-    block["evaluate"]["finetune"] |= SHORT_FINETUNING | {"epochs": 1, "learning_rate": 0.001}
-    block["evaluate"]["bilstm_probe"] |= {"epochs": 1, "min_steps": None, "hidden_size": 5}
-    return block | {"from": folder, **more}
 
 
 def make_public_project(folder: Path) -> Tree:
@@ -306,16 +294,6 @@ def test_the_pages_mark_public_models_as_not_budget_matched(
     page.print_table(analysis, decisions, Console(width=160))
     printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|other_")]
     assert printed and all("(public)" in line for line in printed)
-
-
-def run_refused_sources(
-    folder: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> str:
-    """Run the sources stage, which must refuse, and return its message."""
-    write_params(folder, tree)
-    code, message = run_stage(folder, "sources", monkeypatch=monkeypatch, capsys=capsys)
-    assert code == 2 and "Traceback" not in message, message
-    return message
 
 
 def test_invalid_public_models_are_refused_by_the_sources_stage(

@@ -41,8 +41,8 @@ from lineage.methods.trials import (
 )
 from lineage.networks.weights import WEIGHTS_FILE
 from tests.helpers import tiny
-from tests.test_early_stopping import WalkerTraining, start_walker
-from tests.test_transfer import FINETUNE, PROBE, task  # noqa: F401
+from tests.helpers.first_word import FINETUNE, PROBE
+from tests.helpers.walkers import WalkerTraining, start_walker
 
 # A Walker's training loss falls by 5 % after the first step, after nine steps, or never.
 FAST = 0.3
@@ -309,7 +309,7 @@ SETTINGS = EvaluateSettings(
 
 
 def evaluate_tiny_gpt(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     cache_dir: Path,
     settings: EvaluateSettings,
     *,
@@ -343,12 +343,12 @@ def raced_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def raced(task: TaskData, raced_dir: Path) -> EvaluationOutput:  # noqa: F811
+def raced(task: TaskData, raced_dir: Path) -> EvaluationOutput:
     return evaluate_tiny_gpt(task, raced_dir, SETTINGS)
 
 
 def test_a_race_that_is_stopped_again_and_again_ends_as_it_does_at_once(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     raced: EvaluationOutput,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -384,7 +384,7 @@ def test_a_race_that_is_stopped_again_and_again_ends_as_it_does_at_once(
 
 
 def test_the_chosen_head_is_the_one_that_its_trial_gives_alone(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     raced: EvaluationOutput,
     raced_dir: Path,
     tmp_path: Path,

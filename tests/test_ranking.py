@@ -12,26 +12,7 @@ from lineage.analysis.ranking import compare_with_best, draw_means, rank_setting
 from lineage.analysis.records import Ranking
 from lineage.randomness import generator
 from lineage.results import PUBLIC_FAMILY
-from tests.test_comparisons import build_cell
-
-ITEMS = 600
-
-
-def build_cells(
-    seed: int = 0, *, runs: int = 3, num_items: int = ITEMS, **shares: float
-) -> list[ResultCell]:
-    """Return a cell per model that is correct in this share of items; items differ in difficulty."""
-    rng = np.random.default_rng(seed)
-    difficulty_N = rng.random(num_items)
-    cells = []
-    for name, share in shares.items():
-        noise_RN = 0.3 * rng.standard_normal((runs, num_items))
-        rank_RN = np.argsort(np.argsort(difficulty_N + noise_RN, axis=1), axis=1)
-        cell = build_cell(name, (rank_RN < share * num_items).astype(float))
-        if name == "tfidf":
-            cell.system = dataclasses.replace(cell.system, transfer="none", head="none")
-        cells.append(cell)
-    return cells
+from tests.helpers.result_cells import NUM_ITEMS, build_cell, build_cells
 
 
 def rank(cells: list[ResultCell]) -> Ranking:
@@ -67,9 +48,9 @@ def test_systems_with_equal_predictions_share_the_first_place() -> None:
 def test_seeds_that_differ_do_not_widen_a_statement_about_these_models() -> None:
     """Two seeds at 95 % and 75 %: the mean of these two is known as well as the items allow."""
     rng = np.random.default_rng(1)
-    order_N = rng.permutation(ITEMS)
-    far_apart = np.stack([(order_N < share * ITEMS).astype(float) for share in (0.95, 0.75)])
-    together = np.stack([(order_N < 0.6 * ITEMS).astype(float)] * 2)
+    order_N = rng.permutation(NUM_ITEMS)
+    far_apart = np.stack([(order_N < share * NUM_ITEMS).astype(float) for share in (0.95, 0.75)])
+    together = np.stack([(order_N < 0.6 * NUM_ITEMS).astype(float)] * 2)
     ranking = rank([build_cell("elmo", far_apart), build_cell("gpt", together)])
     assert names_that_may_be_best(ranking) == ["elmo"]
     best = ranking.best

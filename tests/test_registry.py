@@ -32,9 +32,8 @@ from lineage.serving.registry import (
 )
 from tests.helpers import tiny
 from tests.helpers.kept_systems import evaluate_tfidf, prepare_case
+from tests.helpers.result_cells import build_cells, decide_one
 from tests.helpers.user_project import tracking_uri
-from tests.test_decision import decide_one
-from tests.test_ranking import build_cells
 
 ITEMS = 600
 

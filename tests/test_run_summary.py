@@ -21,8 +21,8 @@ from lineage.report.run_summary import (
     read_known_uses,
     write_run_summary,
 )
+from tests.helpers.evidence import TASKS
 from tests.helpers.study_rows import GRID, Study
-from tests.test_evidence import TASKS
 
 REPORT = Path("/home/me/tickets/reports/comparison.html")
 

@@ -10,8 +10,6 @@ import torch
 from lineage.families.sa_lstm import (
     FAMILY,
     SEPARATOR_ID,
-    SALSTMConfig,
-    SALSTMModel,
     autoencoder_inputs_and_targets,
     autoencoder_or_lm_loss,
 )
@@ -22,6 +20,7 @@ from tests.helpers import tiny
 from tests.helpers.by_hand import (
     arrays_with_prefix,
     assert_gradients_match_finite_differences,
+    build_small_sa_lstm,
     cross_entropy_nats,
     lstm_step,
     parameter_arrays,
@@ -30,22 +29,6 @@ from tests.helpers.by_hand import (
 IDS = torch.tensor([[2, 5, 3], [2, 4, 0]])
 MASK = torch.tensor([[True, True, True], [True, True, False]])
 TEXTS = [[2, 5, 3], [2, 4]]
-
-
-def build_small_model(objective: str, layers: int = 2) -> SALSTMModel:
-    model = SALSTMModel(
-        SALSTMConfig(
-            objective=objective,
-            num_layers=layers,
-            hidden_to_embedding_ratio=2.0,
-            dropout=0.0,
-            embedding_size=3,
-            hidden_size=4,
-        ),
-        vocab_size=7,
-    )  # type: ignore[arg-type]
-    model.init_weights(torch.Generator().manual_seed(3))
-    return model.double()
 
 
 def target_nats(p: dict[str, np.ndarray], input_ids: list[int], targets: list[int]) -> list[float]:
@@ -81,7 +64,7 @@ def expected_loss(p: dict[str, np.ndarray], objective: str) -> float:
 @pytest.mark.parametrize("objective", ["autoencoder", "language_model"])
 def test_the_loss_and_its_gradients_equal_those_computed_in_numpy(objective: str) -> None:
     """The encoder and the decoder share the embedding, the LSTM, the softmax and the state."""
-    model = build_small_model(objective)
+    model = build_small_sa_lstm(objective)
     out = autoencoder_or_lm_loss(model, Batch(IDS, MASK))
     assert float(out.loss.detach()) == pytest.approx(
         expected_loss(parameter_arrays(model), objective), abs=1e-12
@@ -100,7 +83,7 @@ def test_the_decoder_input_of_each_text_follows_its_own_end() -> None:
 
 
 def test_the_decoder_depends_on_every_word_that_was_read() -> None:
-    model = build_small_model("autoencoder")
+    model = build_small_sa_lstm("autoencoder")
     original = model.run_layers(autoencoder_inputs_and_targets(IDS[:1], MASK[:1])[0])[-1][0, 3]
     for position in range(3):
         changed = IDS[:1].clone()

@@ -24,45 +24,16 @@ from lineage.methods.encoding import batch_by_length, collate_items, encode_item
 from lineage.networks.public_folders import inspect_checkpoint, parse_checkpoint_source
 from lineage.tokenizers.tokenizer import Tokenizer
 from tests.helpers import tiny
-from tests.helpers.public_checkpoints import build_hf_model, save_checkpoint
-from tests.test_public import TEXTS, TOLERANCES, build_batch, load_public
-
-DENSE_WEIGHT = torch.linspace(-1, 1, 16 * 5).reshape(5, 16)
-DENSE_BIAS = torch.linspace(-0.5, 0.5, 5)
-POOLING_KEYS = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens", "last": "lasttoken"}
-
-
-def save_sentence_encoder(
-    folder: Path,
-    *modules: str,
-    kind: str = "bert",
-    pooling: str = "mean_tokens",
-    activation: str = "torch.nn.modules.activation.Tanh",
-) -> Path:
-    """Save a body with modules after the pooling, as sentence-transformers does."""
-    hf_model = build_hf_model(kind)
-    save_checkpoint(kind, folder, model=getattr(hf_model, hf_model.base_model_prefix))
-    entries = []
-    for number, name in enumerate(("Transformer", "Pooling", *modules)):
-        path = f"{number}_{name}" if number else ""
-        entries.append(
-            {"idx": number, "path": path, "type": f"sentence_transformers.models.{name}"}
-        )
-    (folder / "modules.json").write_text(json.dumps(entries))
-    (folder / "1_Pooling").mkdir()
-    switches = {f"pooling_mode_{key}": key == pooling for key in POOLING_KEYS.values()}
-    (folder / "1_Pooling/config.json").write_text(json.dumps(switches))
-    if "Dense" in modules:
-        dense = {"in_features": 16, "out_features": 5, "bias": True}
-        (folder / "2_Dense").mkdir()
-        (folder / "2_Dense/config.json").write_text(
-            json.dumps(dense | {"activation_function": activation})
-        )
-        save_file(
-            {"linear.weight": DENSE_WEIGHT, "linear.bias": DENSE_BIAS},
-            folder / "2_Dense/model.safetensors",
-        )
-    return folder
+from tests.helpers.public_checkpoints import (
+    DENSE_BIAS,
+    DENSE_WEIGHT,
+    POOLING_KEYS,
+    TEXTS,
+    TOLERANCES,
+    build_batch,
+    load_public,
+    save_sentence_encoder,
+)
 
 
 def expected_vectors(folder: Path, tokenizer: Tokenizer, pooling: str) -> torch.Tensor:

@@ -49,8 +49,8 @@ from lineage.study.checks import check_study
 from lineage.study.stage_records import stage_records
 from lineage.work import TRAINING_PASSES
 from tests.helpers import tiny, user_project
+from tests.helpers.first_word import FINETUNE, PROBE, build_context
 from tests.helpers.study_rows import GRID, Study, render_pages
-from tests.test_transfer import FINETUNE, PROBE, build_context, task  # noqa: F401
 
 SETTINGS = SetfitMethod(
     learning_rate=0.003, num_iterations=5, batch_size=7, trials=(Trial(l2=0.1), Trial(l2=0.001))
@@ -159,7 +159,7 @@ def test_texts_of_one_label_are_refused_in_one_sentence() -> None:
         sample_pairs(np.array([1, 1, 1]), 12, rng())
 
 
-def test_fine_tuning_on_pairs_is_that_of_plain_torch(task: TaskData) -> None:  # noqa: F811
+def test_fine_tuning_on_pairs_is_that_of_plain_torch(task: TaskData) -> None:
     """Cosine, squared error, AdamW with decay of matrices alone, clipping and a linear schedule."""
     table = task.splits["train"][:8]
     labels_N = table["label"].to_numpy()
@@ -221,7 +221,7 @@ def test_fine_tuning_on_pairs_is_that_of_plain_torch(task: TaskData) -> None:  #
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC])
 def test_every_family_draws_texts_of_one_label_together(
     name: str,
-    task: TaskData,  # noqa: F811
+    task: TaskData,
 ) -> None:
     table = task.splits["train"][:24]
     labels_N = table["label"].to_numpy()
@@ -259,7 +259,7 @@ def test_every_family_draws_texts_of_one_label_together(
 @pytest.mark.parametrize("uses_mean_pooling", [False, True])
 def test_vectors_do_not_depend_on_the_batch_and_have_length_one(
     uses_mean_pooling: bool,
-    task: TaskData,  # noqa: F811
+    task: TaskData,
 ) -> None:
     items = encoded("gpt", task.splits["test"])
     tokenizer = tiny.tokenizer("gpt")
@@ -279,7 +279,7 @@ def test_vectors_do_not_depend_on_the_batch_and_have_length_one(
 
 
 def test_setfit_learns_a_task_from_few_labels_and_writes_rows_of_its_own(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -304,7 +304,7 @@ def test_setfit_learns_a_task_from_few_labels_and_writes_rows_of_its_own(
 
 
 def test_the_seed_draws_the_labels_and_the_pairs(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -323,8 +323,7 @@ def save_gpt(folder: Path) -> None:
 def save_public_encoder(folder: Path) -> None:
     """Save a public sentence encoder with a layer after its pooling."""
     pytest.importorskip("transformers")
-    from tests.test_public import load_public
-    from tests.test_sentence_encoders import save_sentence_encoder
+    from tests.helpers.public_checkpoints import load_public, save_sentence_encoder
 
     source = save_sentence_encoder(folder / "source", "Dense", "Normalize")
     model, checkpoint = load_public(source)
@@ -343,7 +342,7 @@ def test_a_kept_system_gives_the_reported_probabilities(
     save: Callable[[Path], None],
     pooling: Any,
     features: str,
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     tmp_path: Path,
 ) -> None:
     model_dir = tmp_path / "model"
@@ -377,7 +376,7 @@ def test_a_kept_system_gives_the_reported_probabilities(
 
 
 def test_labels_of_one_class_fail_with_a_reason_and_other_runs_continue(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     tmp_path: Path,
 ) -> None:
     table = task.splits["train"].assign(label=1)
@@ -394,7 +393,7 @@ def test_labels_of_one_class_fail_with_a_reason_and_other_runs_continue(
 
 
 def test_learning_rates_can_be_tried_and_each_is_fine_tuned(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -494,7 +493,7 @@ def test_a_study_that_sets_l2_has_no_default_trials_of_it() -> None:
 
 
 def test_the_counted_steps_and_texts_are_those_of_an_evaluation(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -528,7 +527,7 @@ def test_the_counted_steps_and_texts_are_those_of_an_evaluation(
 
 
 def test_each_text_of_a_batch_of_pairs_is_read_once(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
 ) -> None:
     table = task.splits["train"][:9]
     pairs = sample_pairs(table["label"].to_numpy(), 30, rng())
@@ -552,7 +551,7 @@ def test_each_text_of_a_batch_of_pairs_is_read_once(
 
 
 def test_as_many_distinct_texts_are_counted_as_batches_have(
-    task: TaskData,  # noqa: F811
+    task: TaskData,
 ) -> None:
     settings = SetfitMethod()
     table = task.splits["train"][:16]
@@ -571,7 +570,7 @@ class SetfitStudy(Study):
         self,
         model: str,
         pretrain_seed: int,
-        task: str,  # noqa: F811
+        task: str,
         init: str,
     ) -> Iterator[tuple[dict[str, Any], float]]:
         """Yield each cell, and after those of fine-tuning those of SetFit."""

@@ -133,12 +133,13 @@ def test_several_processes_can_run_at_once(folder: Path) -> None:
 
 
 STARTER = """
-import sys, threading
+import os, sys, threading
 from pathlib import Path
-from flows.stage_process import run_command
-from tests.test_stage_process import make_command
+from flows.stage_process import Command, run_command
 if __name__ == "__main__":
-    command = make_command(Path(sys.argv[1]), "python -m thing wait")
+    folder = Path(sys.argv[1])
+    environment = dict(os.environ)
+    command = Command("python -m thing wait", folder, environment, folder / "log", folder / "locks" / "stages")
     run_command(command, stop_event=threading.Event(), timeout_seconds=60)
 """
 

@@ -40,7 +40,7 @@ from lineage.tokenizers.word_bytes import word_byte_table
 from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
-from tests.test_transfer import build_context
+from tests.helpers.first_word import build_context
 
 STATIC = ("word2vec", "fasttext", "glove")
 ROOT = Path(__file__).parent.parent

@@ -344,7 +344,7 @@ def test_causal_windows_of_words_hold_only_ids_of_the_vocabulary() -> None:
     assert torch.equal(batch.targets_BT, expected[:, 1:])
 
 
-HASH_SCRIPT = "import sys, hashlib; from tests import tiny; print(hashlib.sha256(tiny.tokenizer(sys.argv[1]).backend_tokenizer.to_str().encode()).hexdigest())"
+HASH_SCRIPT = "import sys, hashlib; from tests.helpers import tiny; print(hashlib.sha256(tiny.tokenizer(sys.argv[1]).backend_tokenizer.to_str().encode()).hexdigest())"
 
 
 # One model of each tokenizer type; WordPiece once failed.

@@ -24,6 +24,7 @@ from lineage.methods.encoding import answer_rows, encode_items
 from lineage.methods.run_predictions import RunPredictions
 from lineage.study.checks import check_study
 from tests.helpers import tiny
+from tests.helpers.answer_cases import CASES
 from tests.helpers.by_hand import (
     arrays_with_prefix,
     assert_gradients_match_finite_differences,
@@ -32,8 +33,7 @@ from tests.helpers.by_hand import (
     parameter_arrays,
 )
 from tests.helpers.fitting import fit_bilstm_probe
-from tests.test_joined import build_eval_context, cache_joined_features
-from tests.test_networks import CASES
+from tests.helpers.joined_features import build_eval_context, cache_joined_features
 
 JOINS = ("input", "first", "second")
 # layers; size of language-model vectors, of static vectors, and of each LSTM direction

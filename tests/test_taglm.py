@@ -21,7 +21,7 @@ from tests.helpers.by_hand import (
     parameter_arrays,
     projected_lstm_step,
 )
-from tests.test_elmo_recipe import pretrain_tiny_model
+from tests.helpers.trainings import pretrain_tiny_model
 
 CLIPS = 0.25, 0.1  # clip values of cell and projection
 WINDOWS = [

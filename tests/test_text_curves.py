@@ -37,9 +37,9 @@ from lineage.training.settings import NonMonotonicTrigger
 from lineage.training.state import RngState, TrainState
 from lineage.training.train_run import TrainContext
 from tests.helpers import tiny, user_project
+from tests.helpers.evidence import PARAMS as EVIDENCE_PARAMS
+from tests.helpers.evidence import TASKS, facts_of
 from tests.helpers.study_rows import GRID, Study, render_pages
-from tests.test_evidence import PARAMS as EVIDENCE_PARAMS
-from tests.test_evidence import TASKS, facts_of
 
 DEMO = read_params(Path(__file__).parent.parent / "params.yaml")
 SHARES = (0.25, 0.5)

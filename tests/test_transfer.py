@@ -14,11 +14,10 @@ from safetensors.torch import load_file
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods import finetuning, frozen_features
-from lineage.methods.encoder import EvalContext, EvalRun
+from lineage.methods.encoder import EvalRun
 from lineage.methods.encoding import collate_items, encode_items, encode_word_in_context
 from lineage.methods.finetuning import FinetuneMethod, predict_finetuned, unfreeze_layers
-from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
-from lineage.methods.registry import EvaluateSettings
+from lineage.methods.linear_probe import fit_linear_probe
 from lineage.methods.saved import read_record
 from lineage.methods.stored_features import extract_features
 from lineage.networks.base import Encoder
@@ -29,62 +28,8 @@ from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.optimizers import build_adamw, build_param_groups
 from tests.helpers import tiny
+from tests.helpers.first_word import FINETUNE, PROBE, build_context
 from tests.helpers.fitting import finetune
-
-FINETUNE = FinetuneMethod(
-    epochs=2,
-    batch_size=5,
-    learning_rate=0.005,
-    layer_lr_decay=1 / 1.6,
-    cut_frac=0.1,
-    ratio=32.0,
-    gradual_unfreezing=0.5,
-    weight_decay=0.01,
-    dropout=0.1,
-    max_grad_norm=1.0,
-    min_steps=60,
-    patience=None,
-)
-PROBE = LinearProbeMethod(trials=(), l2=0.001, max_iter=60)
-RNG = np.random.default_rng(8)
-
-
-def make_items(count: int) -> pd.DataFrame:
-    """Return texts whose label is which of two words they begin with."""
-    words = sorted({word for document in tiny.documents() for word in document.split()})[:60]
-    labels = RNG.integers(2, size=count)
-    texts = [" ".join([words[label], *RNG.choice(words[2:], 5)]) for label in labels]
-    return pd.DataFrame(
-        {"id": [str(i) for i in range(count)], "text": texts, "label": labels, "group": "all"}
-    )
-
-
-@pytest.fixture(scope="module")
-def task() -> TaskData:
-    """Return a small task with two labels."""
-    info = TaskInfo(
-        name="first_word",
-        kind="text_classification",
-        labels=["a", "b"],
-        metric=["accuracy", "macro_f1"],
-        language="en",
-    )
-    return TaskData(
-        info, {"train": make_items(60), "validation": make_items(13), "test": make_items(29)}
-    )
-
-
-def build_context(name: str, task: TaskData) -> EvalContext:
-    """Return a context with the tiny model, which has only a random-init baseline."""
-    return EvalContext(
-        tiny.checkpoint(name),
-        task,
-        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
-        0,
-        1000,
-        "fp32",
-        tiny.CPU,
-    )
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.mark_slow(tiny.CELLS)])

@@ -18,9 +18,9 @@ from lineage.config.params import ReportParams
 from lineage.config.records import read_yaml
 from lineage.report.versions import write_metrics, write_plots
 from tests.helpers.checkout import IDENTITY, ROOT, run_command
+from tests.helpers.evidence import TASKS
 from tests.helpers.study_rows import GRID, Study
 from tests.helpers.user_project import write_params
-from tests.test_evidence import TASKS
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,9 @@ from lineage.tasks import word_similarity
 from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny
+from tests.helpers.first_word import FINETUNE, PROBE
 from tests.helpers.user_project import make_project, run_stage, write_params
-from tests.test_transfer import FINETUNE, PROBE
-from tests.test_wordspace import make_items, unit_vectors_by_hand
+from tests.helpers.word_items import make_items, unit_vectors_by_hand
 
 # The family with the smallest vocabulary.
 WORDS = sorted(

@@ -13,8 +13,8 @@ from lineage.networks.base import Encoder
 from lineage.networks.batch import Batch
 from lineage.report.notes import format_note
 from tests.helpers import tiny
+from tests.helpers.answer_cases import CASES, WORDS
 from tests.helpers.fitting import finetune
-from tests.test_networks import CASES, WORDS
 
 FINETUNE = FinetuneMethod(
     epochs=10, batch_size=16, learning_rate=0.004, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0, max_grad_norm=1.0,

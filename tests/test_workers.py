@@ -11,17 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from tests.helpers.toy_project import (
     Project,
-    ask_prefect,
     free_port,
     make_project,
     prefect_access,
@@ -29,49 +26,7 @@ from tests.helpers.toy_project import (
     read_dvc_lock,
     wait_until,
 )
-
-
-@dataclass(frozen=True)
-class Site:
-    """A project whose servers are running."""
-
-    project: Project
-    port: int
-
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Return the answer of Prefect's API."""
-        return ask_prefect(self.project.root, f"http://127.0.0.1:{self.port}/api", path, body)
-
-    def flow_runs(self) -> list[dict[str, Any]]:
-        return self.ask("flow_runs/filter")
-
-    def worker(self, pool: str) -> int:
-        """Return the process id of a pool's worker."""
-        return self.server(f"worker-{pool}")
-
-    def server(self, name: str) -> int:
-        """Return the process id of a server or worker."""
-        path = self.project.root / ".lineage" / "servers" / f"{name}.json"
-        return int(json.loads(path.read_text())["pid"])
-
-    def kill(self, name: str) -> None:
-        """Kill a server or worker and all its children."""
-        process = psutil.Process(self.server(name))
-        for one in [process, *process.children(recursive=True)]:
-            one.kill()
-
-    def start_again(self) -> None:
-        """Start what has ended, at the same address."""
-        completed = self.project.run("up", LINEAGE_PREFECT_PORT=str(self.port))
-        assert completed.returncode == 0, completed.stdout + completed.stderr
-
-
-def start_servers(project: Project) -> Site:
-    """Start the servers and workers of a project."""
-    port = free_port()
-    completed = project.run("up", LINEAGE_PREFECT_PORT=str(port))
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    return Site(project, port)
+from tests.helpers.toy_servers import Site, set_models, start_servers
 
 
 def wait_for_stage(project: Project, name: str) -> int:
@@ -92,12 +47,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert project_processes(project) == [], "make down must leave no process"
     assert not list((project.root / ".lineage" / "servers").glob("*.json"))
-
-
-def set_models(project: Project, **make: object) -> None:
-    """Leave one model in the study, with these options of its stage make."""
-    project.set_params(grid__models=["a"], models__a__make=make)
-    project.read_trace()
 
 
 def test_stages_run_on_workers_and_return_outputs_through_the_remote(

@@ -193,12 +193,8 @@ def evaluate_runs(
         if predictions.chosen_trial is not None:
             subject.chosen_trials[run.selection_key] = predictions.chosen_trial
         costs[run] = RunCost(predictions.seconds, predictions.items_per_second)
-        if not method.scores_validation:  # all trials answer it, the chosen system does not
-            table = predictions.table
-            is_kept = (table["split"] == context.task.scored_splits[-1]) | (
-                table["trial"] != "chosen"
-            )
-            predictions = replace(predictions, table=table[is_kept])
+        if not method.scores_validation:
+            predictions = _select_split(predictions, context.task.scored_splits[-1])
         is_extra = predictions.table.columns.str.startswith(EXTRA_COLUMNS)
         tables.append(predictions.table.loc[:, ~is_extra])
         curves.append(build_curves(context, run, predictions.curves))
@@ -379,6 +375,13 @@ def _describe_system(context: TaskContext, run: EvalRun, fitted: FittedSystem) -
         settings=asdict(fitted.method),
         **context.system_columns,
     )
+
+
+def _select_split(predictions: RunPredictions, split: str) -> RunPredictions:
+    """Keep how the chosen system answers one split, and how all trials answer validation."""
+    table = predictions.table
+    is_kept = (table["split"] == split) | (table["trial"] != "chosen")
+    return replace(predictions, table=table[is_kept])
 
 
 def sort_predictions(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -93,10 +93,9 @@ def write_hf_folder(model: Encoder, tokenizer: Tokenizer, folder: Path) -> None:
     normalizes text as its file cannot express.
     """
     if not isinstance(model, bert.BertModel | gpt.GPTModel):
-        family = type(model).__module__.split(".")[-1]
         raise InputError(
-            f"transformers has no class for models of the family {family}; only those of bert and "
-            "gpt can be written"
+            f"a {type(model).__name__} cannot be written for transformers; only models of the "
+            "families bert and gpt can"
         )
     model_type = _check_exportable(model)
     _check_tokenizer_exportable(model, model_type, tokenizer, folder)

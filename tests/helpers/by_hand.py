@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
+from lineage.families.sa_lstm import SALSTMConfig, SALSTMModel
+
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
     """Return 1 / (1 + exp(-x))."""
@@ -95,3 +97,20 @@ def assert_gradients_match_finite_differences(
                 rtol=1e-6,
                 err_msg=f"{name}{index}",
             )
+
+
+def build_small_sa_lstm(objective: str, layers: int = 2) -> SALSTMModel:
+    """Return an SA-LSTM with 7 words and 4 units, in double precision."""
+    model = SALSTMModel(
+        SALSTMConfig(
+            objective=objective,
+            num_layers=layers,
+            hidden_to_embedding_ratio=2.0,
+            dropout=0.0,
+            embedding_size=3,
+            hidden_size=4,
+        ),
+        vocab_size=7,
+    )  # type: ignore[arg-type]
+    model.init_weights(torch.Generator().manual_seed(3))
+    return model.double()

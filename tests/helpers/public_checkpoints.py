@@ -22,6 +22,11 @@ from tokenizers import (
 )
 from transformers.utils import logging
 
+from lineage.families import public
+from lineage.networks.batch import Batch
+from lineage.networks.checkpoint import Checkpoint
+from lineage.networks.public_tokenizer import load_public_tokenizer
+from lineage.tokenizers import tokenizer as lineage_tokenizer
 from tests.helpers import tiny
 
 logging.disable_progress_bar()
@@ -58,6 +63,16 @@ SPECIAL_TOKENS = {
 WORDPIECE_KINDS = ("bert", "distilbert", "mpnet", "electra")
 UNIGRAM_KINDS = ("albert", "deberta")
 POSITIONS = 61
+TOLERANCES = {"atol": 1e-5, "rtol": 1e-5}
+TEXTS = [
+    "du kotbas gatit kaf vivkez debfi gizfif .",
+    "to vandu",
+    "to kible fidvid mur duzam kible zuvid . to tofla ut mekitaz mononut u du gozbupas .",
+]
+CONTINUED = public.ContinuedPretrainSettings(batch_size=5, seq_len=23)
+DENSE_WEIGHT = torch.linspace(-1, 1, 16 * 5).reshape(5, 16)
+DENSE_BIAS = torch.linspace(-0.5, 0.5, 5)
+POOLING_KEYS = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens", "last": "lasttoken"}
 
 
 @functools.cache
@@ -245,4 +260,47 @@ def replace_tensors(folder: Path, tensors: Mapping[str, Any]) -> Path:
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
+    return folder
+
+
+def load_public(folder: Path, seed: int = 3, **block: Any) -> tuple[public.PublicModel, Checkpoint]:
+    tokenizer = load_public_tokenizer(folder, language="en")
+    config, model = public.load_pretrained(folder, public.PublicConfig(**block))
+    return model, Checkpoint("other", public.FAMILY, config, CONTINUED, tokenizer, seed=seed)
+
+
+def build_batch(tokenizer: lineage_tokenizer.Tokenizer, texts: list[str]) -> Batch:
+    return tokenizer.collate(tokenizer.encode_batch(texts))
+
+
+def save_sentence_encoder(
+    folder: Path,
+    *modules: str,
+    kind: str = "bert",
+    pooling: str = "mean_tokens",
+    activation: str = "torch.nn.modules.activation.Tanh",
+) -> Path:
+    """Save a body with modules after the pooling, as sentence-transformers does."""
+    hf_model = build_hf_model(kind)
+    save_checkpoint(kind, folder, model=getattr(hf_model, hf_model.base_model_prefix))
+    entries = []
+    for number, name in enumerate(("Transformer", "Pooling", *modules)):
+        path = f"{number}_{name}" if number else ""
+        entries.append(
+            {"idx": number, "path": path, "type": f"sentence_transformers.models.{name}"}
+        )
+    (folder / "modules.json").write_text(json.dumps(entries))
+    (folder / "1_Pooling").mkdir()
+    switches = {f"pooling_mode_{key}": key == pooling for key in POOLING_KEYS.values()}
+    (folder / "1_Pooling/config.json").write_text(json.dumps(switches))
+    if "Dense" in modules:
+        dense = {"in_features": 16, "out_features": 5, "bias": True}
+        (folder / "2_Dense").mkdir()
+        (folder / "2_Dense/config.json").write_text(
+            json.dumps(dense | {"activation_function": activation})
+        )
+        save_file(
+            {"linear.weight": DENSE_WEIGHT, "linear.bias": DENSE_BIAS},
+            folder / "2_Dense/model.safetensors",
+        )
     return folder

@@ -4,6 +4,7 @@ Tests of the report, of publish and of tracking use it.
 """
 
 import atexit
+import dataclasses
 import functools
 import shutil
 import tempfile
@@ -335,3 +336,25 @@ def build_comparison(**changes: Any) -> Comparison:
 def render_pages(analysis: Analysis) -> dict[str, str]:
     """Return both pages of an analysis whose costs are unknown."""
     return page.render_report(ReportData(analysis, decide(analysis, {})))
+
+
+ENSEMBLE = dataclasses.replace(GRID, ensembles={"duet": ("elmo", "gpt")})
+
+
+LABEL_NAMES = ("no", "other", "yes")
+
+
+def with_probabilities(folder: Path) -> None:
+    """Add label probabilities to the synthetic predictions, highest for the predicted label."""
+    for path in (folder / "predictions").glob("evaluate*-s*.parquet"):
+        table = artifacts.read_table(path)
+        rng = np.random.default_rng(len(path.name))
+        p_NK = rng.uniform(0.0, 0.3, (len(table), len(LABEL_NAMES)))
+        predicted = [LABEL_NAMES.index(label) for label in table["prediction"]]
+        p_NK[np.arange(len(table)), predicted] = rng.uniform(0.3, 1.0, len(table))
+        p_NK /= p_NK.sum(1, keepdims=True)
+        probabilities = {
+            f"p {label}": p_NK[:, column].astype(np.float32)
+            for column, label in enumerate(LABEL_NAMES)
+        }
+        artifacts.write_table(path, table.assign(**probabilities))

@@ -170,11 +170,16 @@ def _cached_corpus(settings: TokenizerSettings, unit: TokenizerType) -> Tokenize
 
 def batch(name: str, index: int, **overrides: Mapping[str, Any]) -> Batch:
     """Return a batch of the first pretraining epoch over the documents."""
+    result: Batch = sampler(name, **overrides).get_batch(index)
+    return result
+
+
+def sampler(name: str, *, seed: int = 1, **overrides: Mapping[str, Any]) -> Any:
+    """Return the family's sampler over the documents, at the beginning of its first epoch."""
     config = model_config(name, **overrides)
     assert isinstance(config.family, LanguageModelFamily)
-    sampler = config.family.batch_sampler(corpus(name), tokenizer(name), config.pretrain, seed=1)
-    sampler.set_epoch(0)
-    result: Batch = sampler.get_batch(index)
+    result = config.family.batch_sampler(corpus(name), tokenizer(name), config.pretrain, seed=seed)
+    result.set_epoch(0)
     return result
 
 
@@ -281,7 +286,7 @@ def list_runs(
         for method in methods
         if (finetuned or method.reads_frozen_features) and (setfit or method.name != "setfit")
     ]
-    return evaluate.list_runs(dict(info), used, inits, label_counts, finetune_seeds)
+    return evaluate.list_runs(info, used, inits, label_counts, finetune_seeds)
 
 
 def stored_features(encoder: EncoderUnderTest) -> Any:
