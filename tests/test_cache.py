@@ -1,8 +1,5 @@
 """The tokenization cache returns the same ids and offsets as the tokenizer that it wraps."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,6 +11,7 @@ from lineage.tokenizers.cache import TokenizationCache
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings, TokenizerType
 from lineage.tokenizers.train import train_tokenizer
 from tests.helpers import tiny
+from tests.helpers.golden import data_folder
 
 TOKENIZER_TYPES: tuple[TokenizerType, ...] = ("word", "byte_bpe", "wordpiece")
 UNUSUAL_TEXTS = [
@@ -113,10 +111,7 @@ def test_a_language_without_spaces_is_not_cached() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("tokenizer_type", TOKENIZER_TYPES)
 def test_real_text_gets_the_ids_and_offsets_of_the_backend(tokenizer_type: TokenizerType) -> None:
-    root = os.environ.get("LINEAGE_DATA")
-    if not root:
-        pytest.skip("LINEAGE_DATA is not set: no real text to read")
-    texts = pd.read_parquet(Path(root) / "corpus-small" / "train.parquet")["text"].tolist()
+    texts = pd.read_parquet(data_folder() / "corpus-small" / "train.parquet")["text"].tolist()
     tokenizer = train_tokenizer(
         texts[:100],
         TokenizerSettings(vocab_size=8000),

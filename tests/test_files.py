@@ -41,7 +41,9 @@ ROW_TEXT = "".join(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (ROW_TEXT * 35 + '{"text": \n' + ROW_TEXT, ", line 701: not JSON"),
+        pytest.param(
+            ROW_TEXT * 35 + '{"text": \n' + ROW_TEXT, ", line 701: not JSON", id="a late line"
+        ),
         ('[{"text": "a", "label": 1}, ["b", 2]]', ", entry 2: list"),
         ('[{"text": "a", "label": 1},\n', ": not JSON"),
         ("3\n", ", line 1: int"),

@@ -140,8 +140,10 @@ def test_ceilings_by_group_are_ignored(tmp_path: Path) -> None:
     assert build_results(folder, GRID, ReportParams())[1].group_scores == before
 
 
-def test_tasks_without_groups_have_no_table_of_groups(tmp_path: Path) -> None:
-    analysis = build_results(Study(tmp_path).write(), GRID, ReportParams())[1]
+def test_tasks_without_groups_have_no_table_of_groups(
+    study_results: tuple[pd.DataFrame, Analysis],
+) -> None:
+    _, analysis = study_results
     assert analysis.group_scores == ()
     assert all("Scores by group" not in text for text in render_pages(analysis).values())
 

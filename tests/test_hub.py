@@ -19,18 +19,12 @@ from lineage.data.items import TaskItems, check_task_files
 from lineage.data.sources import HubSplit, open_source_table
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
-from tests.helpers.tasks import build_task_items
+from tests.helpers.tasks import TEXTS, build_task_items
 
 REVISION = "ab" * 20
 WORDS = ["well", "so", "not", "at all"]
-TASK = {
-    "kind": "text_classification",
-    "hub": "set",
-    "revision": REVISION,
-    "splits": {"train": "train", "test": "test"},
-    "text": ["text"],
-    "label": "label",
-}
+ROWS = [(str(number % 2), f"it went {WORDS[number % 4]} {number}") for number in range(40)]
+TASK = TEXTS | {"hub": "set", "revision": REVISION, "splits": {"train": "train", "test": "test"}}
 
 
 def write_dataset(
@@ -74,7 +68,7 @@ def test_labels_are_read_as_they_are_written(suffix: str, tmp_path: Path) -> Non
 def test_an_unclosed_quotation_mark_is_an_error_unless_csv_quoting_is_off(
     suffix: str, tmp_path: Path
 ) -> None:
-    texts = [f"it went {WORDS[number % 4]} {number}" for number in range(40)]
+    texts = [text for _, text in ROWS]
     for number in range(3, 40, 15):
         texts[number] = f'"{texts[number]}'
     write_dataset(
@@ -110,7 +104,6 @@ def test_the_table_format_in_the_dataset_card_is_used(tmp_path: Path) -> None:
     ]
 
 
-ROWS = [(str(number % 2), f"it went {WORDS[number % 4]} {number}") for number in range(40)]
 OUTSIDE = r"set/README\.md: '.*' names files outside the folder of the data set; copy them into it"
 
 
@@ -200,10 +193,7 @@ def test_the_card_and_all_files_of_a_folder_are_recorded(tmp_path: Path) -> None
 
 
 def test_a_missing_split_is_reported_with_the_available_splits(tmp_path: Path) -> None:
-    write_dataset(
-        tmp_path,
-        [(str(number % 2), f"it went {WORDS[number % 4]} {number}") for number in range(40)],
-    )
+    write_dataset(tmp_path, ROWS)
     with pytest.raises(InputError, match=r"Bad split: dev\. Available splits: \['train', 'test'\]"):
         build_task(tmp_path, splits={"train": "train", "test": "dev"})
 
@@ -220,9 +210,7 @@ def test_a_missing_split_is_reported_with_the_available_splits(tmp_path: Path) -
 def test_a_card_with_an_invalid_head_is_reported_without_quoting_it(
     fields: dict[str, str], card: str, tmp_path: Path
 ) -> None:
-    write_dataset(
-        tmp_path, [(str(number % 2), f"it went well {number}") for number in range(40)], card=card
-    )
+    write_dataset(tmp_path, ROWS, card=card)
     with pytest.raises(
         InputError,
         match=r"set/README\.md: its head, between the lines of ---, is not YAML, or its .configs. are not a list of mappings",

@@ -1,9 +1,8 @@
 """A study is drafted from the user's files, and its params.yaml is accepted by the checks."""
 
 import gzip
-import json
-import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from lineage.data.inspection import guess_language, guess_max_words
 from lineage.errors import InputError
 from lineage.study.draft import to_yaml
 from lineage.synthetic.grammar import generate_documents
+from tests.helpers.golden import data_folder
 from tests.helpers.new_study import (
     NUM_DOCUMENTS,
     NUM_ROWS,
@@ -27,6 +27,7 @@ from tests.helpers.new_study import (
     make_texts,
     make_tickets,
 )
+from tests.helpers.tasks import write_jsonl
 from tests.helpers.tiny import mark_slow
 
 ROOT = Path(__file__).parent.parent
@@ -190,30 +191,6 @@ def test_conllu_has_its_own_columns(home: Path) -> None:
     assert tree["tasks"]["parts"]["label"] == "upos"
 
 
-def test_lists_of_words_and_tags(home: Path) -> None:
-    rows = [
-        {"doc": "a", "words": ["Anna", "is", f"w{row}"], "ner": ["B-PER", "O", "O"]}
-        for row in range(60)
-    ]
-    Path("train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    task = draft_and_check(home, "names=train.jsonl")["tasks"]["names"]
-    assert (task["kind"], task["tokens"], task["label"]) == ("token_classification", "words", "ner")
-
-
-def test_spans_of_characters(home: Path) -> None:
-    rows = [
-        {"text": f"Anna lives in Town{row}", "label": [[0, 4, "PER"]] if row % 2 else []}
-        for row in range(60)
-    ]
-    Path("train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    task = draft_and_check(home, "names=train.jsonl")["tasks"]["names"]
-    assert (task["kind"], task["tokens"], task["label"]) == (
-        "token_classification",
-        "text",
-        "label",
-    )
-
-
 def test_a_folder_for_each_label(home: Path) -> None:
     for number, text in enumerate(make_texts(60)):
         folder = Path("reviews") / ("good" if number % 2 else "bad")
@@ -224,53 +201,6 @@ def test_a_folder_for_each_label(home: Path) -> None:
     assert task["files"] == {"train": "../../reviews"} and task["document_unit"] == "file"
     assert task["text"] == ["text"] and task["label"] == "folder"
     assert "2 labels" in tree["lines"][1]
-
-
-def test_two_texts_are_a_pair(home: Path) -> None:
-    pd.DataFrame(
-        {
-            "sentence1": make_texts(NUM_ROWS),
-            "sentence2": make_texts(NUM_ROWS, seed=2),
-            "same": [row % 2 for row in range(NUM_ROWS)],
-        }
-    ).to_csv("train.csv", index=False)
-    task = draft_and_check(home, "pairs=train.csv")["tasks"]["pairs"]
-    assert task["kind"] == "text_classification"
-    assert task["text"] == ["sentence1", "sentence2"]
-    assert task["max_words"] == 24  # both together
-
-
-@pytest.mark.parametrize("numbers", [[0.5, 1.25, 3.0, 4.5], [1, 2, 3, 4]])
-def test_a_score_is_a_regression(home: Path, numbers: list[float]) -> None:
-    scores = [numbers[row % 4] for row in range(NUM_ROWS)]
-    pd.DataFrame({"text": make_texts(NUM_ROWS), "score": scores}).to_csv("train.csv", index=False)
-    assert draft_and_check(home, "stars=train.csv")["tasks"]["stars"]["kind"] == "text_regression"
-
-
-def test_kinds_whose_columns_have_names_of_their_own(home: Path) -> None:
-    texts = make_texts(NUM_ROWS)
-    pd.DataFrame(
-        {
-            "premise": texts,
-            "choice1": make_texts(NUM_ROWS, seed=2),
-            "choice2": make_texts(NUM_ROWS, seed=3),
-            "label": [row % 2 for row in range(NUM_ROWS)],
-        }
-    ).to_csv("choices.csv", index=False)
-    pd.DataFrame({"good": texts, "bad": make_texts(NUM_ROWS, seed=4)}).to_csv(
-        "minimal.csv", index=False
-    )
-    answers = [text.split()[0] for text in texts]
-    pd.DataFrame({"question": texts, "context": texts, "answers": answers}).to_csv(
-        "answers.csv", index=False
-    )
-    tasks = draft_and_check(home, "c=choices.csv", "m=minimal.csv", "a=answers.csv")["tasks"]
-    assert [task["kind"] for task in tasks.values()] == [
-        "multiple_choice",
-        "minimal_pairs",
-        "extractive_qa",
-    ]
-    assert tasks["m"]["files"] == {"test": "../../minimal.csv"} and "folds" not in tasks["m"]
 
 
 def test_chinese_corpus_and_task(home: Path) -> None:
@@ -424,15 +354,6 @@ def test_several_sources_of_text(tickets: Path) -> None:
     assert "no column 'pages'; its columns are id, page" in refusal(
         "queue=train.csv", corpus="more.csv,text=pages"
     )
-
-
-def test_pairs_of_words_with_a_score(home: Path) -> None:
-    words = [f"word{row}" for row in range(NUM_ROWS)]
-    pd.DataFrame(
-        {"word1": words, "word2": words[::-1], "score": np.linspace(0, 5, NUM_ROWS)}
-    ).to_csv("pairs.csv", index=False)
-    task = draft_and_check(home, "words=pairs.csv")["tasks"]["words"]
-    assert task["kind"] == "word_similarity" and task["words"] == ["word1", "word2"]
 
 
 def test_missing_options_are_refused(home: Path) -> None:
@@ -593,9 +514,6 @@ REAL_TASKS = {
 }
 
 
-@pytest.mark.skipif(
-    "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
-)
 @pytest.mark.parametrize(
     "name",
     [
@@ -604,7 +522,7 @@ REAL_TASKS = {
     ],
 )
 def test_real_tasks_are_recognised(name: str, tmp_path: Path) -> None:
-    data = os.environ["LINEAGE_DATA"]
+    data = data_folder()
     corpus = "zh-corpus/validation" if name.startswith("zh") else "corpus-small/validation"
     draft = draft_study(
         tmp_path / "new",
@@ -617,16 +535,85 @@ def test_real_tasks_are_recognised(name: str, tmp_path: Path) -> None:
     assert {key: task[key] for key in columns} == columns
 
 
-@pytest.mark.skipif(
-    "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
-)
 @pytest.mark.parametrize(
     ("name", "labels"),
     [("sick", "'entailment', 'relatedness'"), ("conll2000", "'pos', 'chunk'")],
 )
 def test_real_tables_with_two_labels_are_refused(name: str, labels: str) -> None:
-    data = os.environ["LINEAGE_DATA"]
+    data = data_folder()
     message = refusal(
         f"task={data}/{name}/train.parquet", corpus=f"{data}/corpus-small/validation.parquet"
     )
     assert f"2 columns look like labels: {labels}" in message
+
+
+FIRST, SECOND, THIRD = (make_texts(NUM_ROWS, seed=seed) for seed in (1, 2, 3))
+# Files of each kind, a row by its number, and the block of the task that is guessed from them.
+KINDS: dict[str, tuple[str, Callable[[int], dict[str, Any]], dict[str, Any]]] = {
+    "lists of words and tags": (
+        "jsonl",
+        lambda row: {"doc": "a", "words": ["Anna", "is", f"w{row}"], "ner": ["B-PER", "O", "O"]},
+        {"kind": "token_classification", "tokens": "words", "label": "ner"},
+    ),
+    "spans of characters": (
+        "jsonl",
+        lambda row: {"text": f"Anna lives in {row}", "label": [[0, 4, "PER"]] if row % 2 else []},
+        {"kind": "token_classification", "tokens": "text", "label": "label"},
+    ),
+    "pairs of texts": (
+        "csv",
+        lambda row: {"sentence1": FIRST[row], "sentence2": SECOND[row], "same": row % 2},
+        {"kind": "text_classification", "text": ["sentence1", "sentence2"], "max_words": 24},
+    ),
+    "scores": (
+        "csv",
+        lambda row: {"text": FIRST[row], "score": [0.5, 1.25, 3.0, 4.5][row % 4]},
+        {"kind": "text_regression"},
+    ),
+    "whole numbers as scores": (
+        "csv",
+        lambda row: {"text": FIRST[row], "score": 1 + row % 4},
+        {"kind": "text_regression"},
+    ),
+    "choices": (
+        "csv",
+        lambda row: {
+            "premise": FIRST[row],
+            "choice1": SECOND[row],
+            "choice2": THIRD[row],
+            "label": row % 2,
+        },
+        {"kind": "multiple_choice"},
+    ),
+    "minimal pairs": (
+        "csv",
+        lambda row: {"good": FIRST[row], "bad": SECOND[row]},
+        {"kind": "minimal_pairs", "files": {"test": "../../train.csv"}, "folds": None},
+    ),
+    "questions": (
+        "csv",
+        lambda row: {
+            "question": FIRST[row],
+            "context": FIRST[row],
+            "answers": FIRST[row].split()[0],
+        },
+        {"kind": "extractive_qa"},
+    ),
+    "pairs of words": (
+        "csv",
+        lambda row: {"word1": f"word{row}", "word2": f"word{NUM_ROWS - row}", "score": row / 24},
+        {"kind": "word_similarity", "words": ["word1", "word2"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_kind_of_task_is_guessed_from_the_columns(name: str, home: Path) -> None:
+    suffix, make_row, expected = KINDS[name]
+    rows = [make_row(row) for row in range(NUM_ROWS)]
+    if suffix == "csv":
+        pd.DataFrame(rows).to_csv("train.csv", index=False)
+    else:
+        write_jsonl(Path("train.jsonl"), rows)
+    task = draft_and_check(home, f"mine=train.{suffix}")["tasks"]["mine"]
+    assert {key: task.get(key) for key in expected} == expected

@@ -1,6 +1,5 @@
 """Unusable cells in real files are reported by file, row and column, or handled and counted."""
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,21 @@ import pytest
 
 from lineage.answers.spans import convert_to_iob2, find_scheme_violations
 from lineage.data.dataset_stats import compute_split_stats
+from lineage.data.items import TaskItems
 from lineage.errors import InputError
 from lineage.language import is_blank, normalize_text, split_words
 from lineage.methods.encoding import encode_items
 from lineage.methods.stored_features import extract_features
 from lineage.tasks.columns import parse_integer
 from tests.helpers import tiny
-from tests.helpers.tasks import ROWS, build_changed_task, build_task_items, write_jsonl
+from tests.helpers.tasks import ROWS, build_changed_task, write_jsonl
+
+
+def build_rows_task(root: Path, kind: str, rows: list[dict[str, Any]], **fields: Any) -> TaskItems:
+    """Build a task of the kind, whose train and test are these rows."""
+    write_jsonl(root / "t.jsonl", rows)
+    files = {"train": "t.jsonl", "test": "t.jsonl"}
+    return build_changed_task(root, kind, {}, files=files, **fields)
 
 
 @pytest.mark.parametrize(("kind", "change", "message"), [
@@ -82,41 +89,19 @@ def test_one_of_several_groups_must_not_be_called_all(other_groups: str, tmp_pat
         row | {"g": "all" if index == 7 else other_groups}
         for index, row in enumerate(ROWS["text_classification"])
     ]
-    for split in ("train", "test"):
-        write_jsonl(tmp_path / f"{split}.jsonl", rows)
-    files = {"train": "train.jsonl", "test": "test.jsonl"}
-    message = r"train\.jsonl: row 8: column 'g': 'all' is the name of all groups together"
-    with (
-        pytest.raises(InputError, match=message)
-        if other_groups == "some"
-        else contextlib.nullcontext()
-    ):
-        build_task_items(
-            tmp_path,
-            {
-                "kind": "text_classification",
-                "text": ["text"],
-                "label": "label",
-                "group": "g",
-                "files": files,
-            },
-        )
+    if other_groups == "all":
+        build_rows_task(tmp_path, "text_classification", rows, group="g")
+        return
+    message = r"t\.jsonl: row 8: column 'g': 'all' is the name of all groups together"
+    with pytest.raises(InputError, match=message):
+        build_rows_task(tmp_path, "text_classification", rows, group="g")
 
 
 def test_empty_rows_are_dropped_and_counted_and_other_rows_keep_their_numbers(
     tmp_path: Path,
 ) -> None:
-    empty_lines = [",\n"] * 30
-    (tmp_path / "t.csv").write_text(
-        "".join(
-            [
-                "text,label\n",
-                *empty_lines[:2],
-                *(f"text {number},{number % 2}\n" for number in range(20)),
-                *empty_lines,
-            ]
-        )
-    )
+    lines = "".join(f"text {number},{number % 2}\n" for number in range(20))
+    (tmp_path / "t.csv").write_text("text,label\n" + ",\n" * 2 + lines + ",\n" * 30)
     files = {"train": "t.csv", "test": "t.csv"}
     task_items = build_changed_task(tmp_path, "text_classification", {}, files=files)
     assert task_items.info.dropped["test"] == {"blank": 32}
@@ -148,37 +133,23 @@ def test_whole_numbers_with_a_decimal_point_equal_those_without(tmp_path: Path) 
         )
         assert task_items.info.labels == ["0", "1"]
     rows = [row | {"label": [0.0, 1, 2, "2.0"]} for row in ROWS["token_classification"]]
-    write_jsonl(tmp_path / "t.jsonl", rows)
-    files = {"train": "t.jsonl", "test": "t.jsonl"}
-    task_items = build_changed_task(tmp_path, "token_classification", {}, files=files)
+    task_items = build_rows_task(tmp_path, "token_classification", rows)
     assert task_items.info.labels == ["0", "1", "2"]
     with pytest.raises(
         InputError,
         match=r"span_f1 needs spans, and the tags \(0, 1, 2\) are neither .* but numbers: give their names in",
     ):
-        build_changed_task(
-            tmp_path,
-            "token_classification",
-            {},
-            files={"train": "t.jsonl", "test": "t.jsonl"},
-            metric=["span_f1"],
-        )
+        build_rows_task(tmp_path, "token_classification", rows, metric=["span_f1"])
 
 
 def test_numeric_tags_are_counted_unless_the_task_sets_a_metric(
     tmp_path: Path,
 ) -> None:
-    write_jsonl(
-        tmp_path / "t.jsonl",
-        [row | {"label": [0, 1, 2, 2]} for row in ROWS["token_classification"]],
-    )
-    files = {"train": "t.jsonl", "test": "t.jsonl"}
-    task_items = build_changed_task(tmp_path, "token_classification", {}, files=files)
+    rows = [row | {"label": [0, 1, 2, 2]} for row in ROWS["token_classification"]]
+    task_items = build_rows_task(tmp_path, "token_classification", rows)
     assert task_items.info.numeric_tags == {"train": 3}
     for other_items in (
-        build_changed_task(
-            tmp_path, "token_classification", {}, files=files, metric=["token_accuracy"]
-        ),
+        build_rows_task(tmp_path, "token_classification", rows, metric=["token_accuracy"]),
         build_changed_task(tmp_path, "token_classification", {}),
         build_changed_task(tmp_path, "text_classification", {}),
     ):
@@ -250,10 +221,7 @@ def test_repaired_tags_are_counted_in_the_task_info(tmp_path: Path) -> None:
     rows_without_o = [
         row | {"label": ["B-A", "I-A", "B-B", "I-B"]} for row in ROWS["token_classification"]
     ]
-    write_jsonl(tmp_path / "t.jsonl", rows_without_o)
-    items_without_o = build_changed_task(
-        tmp_path, "token_classification", {}, files={"train": "t.jsonl", "test": "t.jsonl"}
-    )
+    items_without_o = build_rows_task(tmp_path, "token_classification", rows_without_o)
     assert items_without_o.info.metric == ["span_f1"], "spans need no O between them"
 
 

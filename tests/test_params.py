@@ -11,26 +11,14 @@ from lineage.errors import InputError
 from tests.helpers.checkout import ROOT, run_command
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("seed: " + 6000 * "9", "a number cannot be read"),
-        ("a: " + 5000 * "[" + 5000 * "]", "nested"),
-        ("a: " + 60 * "[" + 60 * "]", "nested more than 50 levels deep"),
-        (
-            "seed: 1\ngrid:\n  models: [gpt, bert\n  tasks: [queue]\n",
-            r"the '\[' at line 3, column 11, has no '\]' before line 4, column 8; add it, or the comma",
-        ),
-        (
-            "seed: 1\nbudget: {text_bytes: 5\n",
-            "the '{' at line 2, column 9, has no '}' before line 3, column 1; add it, or the comma",
-        ),
-        (
-            "defaults: {}\nseed: 1\ndefaults: {tokenizer: {vocab_size: 800}}\n",
-            "the key 'defaults' at line 3 stands twice in its block; join both, or remove one",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("seed: " + 6000 * "9", "a number cannot be read"),
+    ("a: " + 5000 * "[" + 5000 * "]", "nested"),
+    ("a: " + 60 * "[" + 60 * "]", "nested more than 50 levels deep"),
+    ("seed: 1\ngrid:\n  models: [gpt, bert\n  tasks: [queue]\n", r"the '\[' at line 3, column 11, has no '\]' before line 4, column 8; add it, or the comma"),
+    ("seed: 1\nbudget: {text_bytes: 5\n", "the '{' at line 2, column 9, has no '}' before line 3, column 1; add it, or the comma"),
+    ("defaults: {}\nseed: 1\ndefaults: {tokenizer: {vocab_size: 800}}\n", "the key 'defaults' at line 3 stands twice in its block; join both, or remove one"),
+])  # fmt: skip
 def test_a_file_of_parameters_that_no_parser_takes_is_refused_in_one_sentence(
     text: str, message: str
 ) -> None:

@@ -23,7 +23,7 @@ from lineage.tasks.base import load_kind
 from tests.helpers import tiny
 from tests.helpers.checkout import RUN_STUDY, create_own_study, run_command
 from tests.helpers.private_text import find_leaks, read_texts
-from tests.helpers.tasks import build_task_items, write_jsonl
+from tests.helpers.tasks import TEXTS, build_task_items, write_jsonl
 from tests.helpers.toy_project import REPOSITORY
 from tests.helpers.user_project import write_params
 
@@ -57,47 +57,45 @@ def test_no_kind_of_task_leaks_its_texts_labels_or_groups(tmp_path: Path) -> Non
     write_jsonl(folder.parent / "mine/all.jsonl", rows)
     tree = read_yaml(folder / "params.yaml")
     files = {"train": "all.jsonl", "test": "all.jsonl"}
+    classification = {
+        "kind": "text_classification",
+        "text": ["text"],
+        "label": "verdict",
+        "group": "who",
+    }
+    regression = {
+        "kind": "text_regression",
+        "text": ["text", "other"],
+        "label": "score",
+        "group": "who",
+    }
+    choices = {
+        "kind": "multiple_choice",
+        "text": ["text", "question"],
+        "choices": ["other", "good"],
+        "label": "right",
+        "group": "who",
+    }
+    questions = {
+        "kind": "extractive_qa",
+        "question": "question",
+        "context": "text",
+        "answers": "answer",
+    }
+    only_test = {"group": "who", "files": {"test": "all.jsonl"}}
     tasks: dict[str, dict[str, Any]] = {
-        "verdicts": {
-            "kind": "text_classification",
-            "text": ["text"],
-            "label": "verdict",
-            "group": "who",
-        },
-        "scores": {
-            "kind": "text_regression",
-            "text": ["text", "other"],
-            "label": "score",
-            "group": "who",
-        },
-        "choices": {
-            "kind": "multiple_choice",
-            "text": ["text", "question"],
-            "choices": ["other", "good"],
-            "label": "right",
-            "group": "who",
-        },
+        "verdicts": classification,
+        "scores": regression,
+        "choices": choices,
         "label_map": {"kind": "token_classification", "tokens": "tokens", "label": "tags"},
         "places": {"kind": "word_sense", "tokens": "tokens", "target": "place", "label": "right"},
-        "answers": {
-            "kind": "extractive_qa",
-            "question": "question",
-            "context": "text",
-            "answers": "answer",
-        },
-        "pairs": {
-            "kind": "minimal_pairs",
-            "good": "good",
-            "bad": "bad",
-            "group": "who",
-            "files": {"test": "all.jsonl"},
-        },
+        "answers": questions,
+        "pairs": {"kind": "minimal_pairs", "good": "good", "bad": "bad", **only_test},
         "alike": {
             "kind": "word_similarity",
             "words": ["one", "two"],
             "label": "score",
-            "group": "who",
-            "files": {"test": "all.jsonl"},
+            **only_test,
         },
     }
     tree["tasks"] = {
@@ -145,6 +143,15 @@ def test_leaks_finds_planted_text_in_pages_logs_and_databases(tmp_path: Path) ->
     ]
 
 
+def missing_column_message(path: Path, expected: str) -> str:
+    """Return the message about a column that a file does not have."""
+    with pytest.raises(InputError, match=expected) as error:
+        check_columns(
+            ["wanted"], read_column_names(path, path.name, "tasks.x"), path.name, "tasks.x"
+        )
+    return str(error.value)
+
+
 def test_show_text_is_off_by_default() -> None:
     assert (
         not ReportParams().show_text and "show_text" not in (REPOSITORY / "params.yaml").read_text()
@@ -166,19 +173,11 @@ def test_a_file_without_column_names_does_not_show_its_first_row(
             for n in range(30)
         )
     )
-    with pytest.raises(InputError, match="has no column 'text'") as error:
-        check_columns(
-            ["text"],
-            read_column_names(path, path.name, "tasks.mine.files.train"),
-            path.name,
-            "tasks.mine.files.train",
-        )
-    assert private_words not in str(error.value) and len(str(error.value)) < 1_500
+    message = missing_column_message(path, "has no column 'wanted'")
+    assert private_words not in message and len(message) < 1_500
     if suffix == "tsv":
         path.write_text(f"{row}\t{row}\n" * 30)
-        with pytest.raises(InputError, match=r"names the column .* twice") as error:
-            read_column_names(path, path.name, "tasks.mine.files.train")
-        assert private_words not in str(error.value)
+        assert private_words not in missing_column_message(path, "names the column .* twice")
 
 
 def test_shown_values_are_shortened() -> None:
@@ -188,17 +187,13 @@ def test_shown_values_are_shortened() -> None:
     assert shorten_value("one\r\ntwo\nthree") == "one two three"
 
 
+FRAME = pd.DataFrame({"text": [f"text {n}" for n in range(40)], "label": [0, 1] * 20})
 SECRET = "Patient Anna of room nine has hepatitis B and her husband must not know"
 
 
 def build_classification_items(root: Path, frame: pd.DataFrame, **changes: Any) -> TaskItems:
     frame.to_csv(root / "t.csv", index=False)
-    tree = {
-        "kind": "text_classification",
-        "text": ["text"],
-        "label": "label",
-        "files": {"train": "t.csv", "test": "t.csv"},
-    } | changes
+    tree = TEXTS | {"files": {"train": "t.csv", "test": "t.csv"}} | changes
     return build_task_items(root, tree, where="tasks.x")
 
 
@@ -224,15 +219,12 @@ def test_a_library_message_that_quotes_a_cell_is_not_passed_on(tmp_path: Path) -
 
 def test_groups_that_are_texts_are_left_out_of_the_rows(tmp_path: Path) -> None:
     """Several pairs may share a premise as their group; authors and phenomena are shown by name."""
-    frame = pd.DataFrame(
-        {"text": [f"text {n}" for n in range(40)], "label": [n % 2 for n in range(40)]}
-    )
     for groups, is_shown in (([f"{SECRET} {n % 4}" for n in range(40)], False), ([f"author {n % 4}" for n in range(40)], True),
                          ([f"病人张伟得了乙肝{n % 4}" for n in range(40)], False), ([f"one {n}" for n in range(40)] * 3, True),
                          ([f"one {n}" for n in range(120)], False)):  # fmt: skip
         items = build_classification_items(
             tmp_path,
-            pd.concat([frame] * (len(groups) // 40), ignore_index=True).assign(g=groups),
+            pd.concat([FRAME] * (len(groups) // 40), ignore_index=True).assign(g=groups),
             group="g",
         )
         groups_in_rows: set[str] = set()
@@ -250,10 +242,8 @@ def test_groups_that_are_texts_are_left_out_of_the_rows(tmp_path: Path) -> None:
 
 def test_an_unknown_label_message_does_not_quote_a_label_that_is_a_text(tmp_path: Path) -> None:
     texts = [f"Case {n}: {SECRET}"[:80] for n in range(9)]
-    frame = pd.DataFrame(
-        {"text": [f"text {n}" for n in range(40)], "label": [texts[n % 9] for n in range(40)]}
-    )
-    frame.assign(label=[texts[0], "bad", texts[1], "bad"] * 10).to_csv(
+    frame = FRAME.assign(label=[texts[n % 9] for n in range(40)])
+    FRAME.assign(label=[texts[0], "bad", texts[1], "bad"] * 10).to_csv(
         tmp_path / "test.csv", index=False
     )
     with pytest.raises(InputError, match="label 'bad' does not occur in train") as error:
@@ -318,15 +308,12 @@ def test_a_label_in_wide_letters_may_be_longer_than_a_group() -> None:
 
 def test_labels_that_are_texts_are_shortened_in_messages(tmp_path: Path) -> None:
     """Half of the test labels occur in train, as when two columns were mixed up."""
-    frame = pd.DataFrame(
-        {"text": [f"text {n}" for n in range(40)], "label": [n % 2 for n in range(40)]}
-    )
-    frame.assign(label=[SECRET[:70], "1", "0", "1"] * 10).to_csv(tmp_path / "test.csv", index=False)
+    FRAME.assign(label=[SECRET[:70], "1", "0", "1"] * 10).to_csv(tmp_path / "test.csv", index=False)
     with pytest.raises(
         InputError,
         match=r"label '.{20}\.\.\.' does not occur in train.*say in 'label_map' what it is",
     ) as error:
-        build_classification_items(tmp_path, frame, files={"train": "t.csv", "test": "test.csv"})
+        build_classification_items(tmp_path, FRAME, files={"train": "t.csv", "test": "test.csv"})
     assert "room nine" not in str(error.value)
 
 
@@ -349,10 +336,9 @@ def test_a_column_name_from_the_data_is_shortened_in_messages() -> None:
 )
 def test_texts_are_refused_as_groups_and_not_shown(group: str, hint: str, tmp_path: Path) -> None:
     """Such a column may be named by mistake. Wide letters count more towards its length."""
-    frame = pd.DataFrame({"text": [f"text {n}" for n in range(40)], "label": [0, 1] * 20})
     with pytest.raises(
         InputError,
         match=rf"column 'g': the group has more than 80 characters, and reports show it{hint}",
     ) as error:
-        build_classification_items(tmp_path, frame.assign(g=group), group="g")
+        build_classification_items(tmp_path, FRAME.assign(g=group), group="g")
     assert group[:20] not in str(error.value)

@@ -1,6 +1,5 @@
 """Every family runs through all stages on real tasks of every kind, for a few steps."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from lineage import artifacts
 from lineage.config.resolve import merge_trees
 from lineage.data.dataset_stats import read_dataset_stats
 from lineage.tasks.base import load_kind
+from tests.helpers.golden import data_folder
 from tests.helpers.user_project import RunStage, make_project, write_params
 
 SICK = {
@@ -248,12 +248,6 @@ def run_more_tasks(results: Path, run: Callable[..., None]) -> None:
     assert unusable == {"train": 2, "validation": 0, "test": 0}, "two of MPQA's phrases are blank"
 
 
-real_data = pytest.mark.skipif(
-    "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
-)
-
-
-@real_data
 def test_every_folder_of_real_data_is_used_here_or_has_no_task() -> None:
     extra_test_sets = {
         name for _, task in TASKS.values() for name in task.get("extra_test_sets", ())
@@ -265,16 +259,15 @@ def test_every_folder_of_real_data_is_used_here_or_has_no_task() -> None:
         | {"multi30k"}
     )
     assert {
-        path.name for path in Path(os.environ["LINEAGE_DATA"]).iterdir() if path.is_dir()
+        path.name for path in data_folder().iterdir() if path.is_dir()
     } <= used | FOLDERS_WITHOUT_TASK
 
 
 @pytest.mark.slow
-@real_data
 def test_real_sentence_pairs_are_translated(tmp_path: Path, run_stage: RunStage) -> None:
     """Only seq2seq can write text; its language models read both languages of the corpus."""
     tree = make_project(tmp_path)
-    data = os.environ["LINEAGE_DATA"]
+    data = data_folder()
     (tmp_path / "runtime.yaml").write_text(f"data_root: {data}\n")
     tree["tasks"] = {"mt": TRANSLATION_TASK}
     tree["corpora"]["general"]["sources"] = [
@@ -314,14 +307,13 @@ def test_real_sentence_pairs_are_translated(tmp_path: Path, run_stage: RunStage)
 
 
 @pytest.mark.slow
-@real_data
 def test_every_family_runs_on_real_tasks_of_every_kind(tmp_path: Path, run_stage: RunStage) -> None:
     def run(*command: str) -> None:
         code, output = run_stage(tmp_path, *command)
         assert code == 0, (command, output)
 
     tree = make_project(tmp_path)
-    data = Path(os.environ["LINEAGE_DATA"])
+    data = data_folder()
     tree["tasks"] = build_task_blocks(data, TASKS | MORE_TASKS)
     for name, task in FOLD_TASKS.items():
         tree["tasks"][name] = {

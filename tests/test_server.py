@@ -376,9 +376,19 @@ def test_a_client_that_leaves_is_no_error_of_the_server(served: Served) -> None:
     assert "Traceback" not in served.log.read_text()
 
 
-@pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json", "/nothing"])
-def test_no_page_describes_the_server(path: str, served: Served) -> None:
-    assert served.exchange(f"GET {path} HTTP/1.1", "Host: localhost").startswith("http/1.1 404")
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/docs", 404),
+        ("/redoc", 404),
+        ("/openapi.json", 404),
+        ("/nothing", 404),
+        ("/invocations", 405),
+    ],
+)
+def test_no_page_describes_the_server(path: str, status: int, served: Served) -> None:
+    answer = served.exchange(f"GET {path} HTTP/1.1", "Host: localhost")
+    assert answer.startswith(f"http/1.1 {status}")
 
 
 @pytest.mark.parametrize("path", ["/ping", "/health", "/version"])

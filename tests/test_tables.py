@@ -20,7 +20,13 @@ from lineage.data import tables
 from lineage.data.items import TaskItems
 from lineage.data.sources import open_task_tables
 from lineage.errors import InputError
-from tests.helpers.tasks import build_file_task, format_lines, tagged_test_sentences
+from tests.helpers.tasks import (
+    TEXTS,
+    build_file_task,
+    build_task_items,
+    format_lines,
+    tagged_test_sentences,
+)
 from tests.helpers.user_project import (
     RunStage,
     make_project,
@@ -251,6 +257,11 @@ def write_folders(root: Path, name: str = "{n:02}.txt", byte_order_mark: str = "
                 path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
+def build_folder_task(root: Path, files: dict[str, str], **fields: Any) -> TaskItems:
+    """Build a task in which each file is an item."""
+    return build_task_items(root, TEXTS | FILE_ITEMS | {"files": files} | fields, check_files=True)
+
+
 @pytest.mark.parametrize(("name", "byte_order_mark", "pattern"), [
     ("{n:02}.txt", "", "{split}/[np]*/*.txt"), ("{n:02}.txt", "\ufeff", "{split}"), ("51{n:03}", "", "{split}/*/*"), ("{n:02}.txt.gz", "", "{split}"),
 ])  # fmt: skip
@@ -259,7 +270,7 @@ def test_each_file_is_an_item_whose_folder_is_its_label(
 ) -> None:
     write_folders(tmp_path, name, byte_order_mark)
     files = {split: pattern.format(split=split) for split in ("train", "test")}
-    task_items = build_file_task(tmp_path, "none.txt", "not read", files=files, **FILE_ITEMS)
+    task_items = build_folder_task(tmp_path, files)
     assert labelled_test_rows(task_items, "text") == [
         (folder, text.strip().replace("\t", " "))
         for folder in sorted(MOOD_TEXTS)
@@ -277,23 +288,12 @@ def test_unlabelled_texts_can_be_files_and_an_extra_test_set_can_be_a_table(
         (tmp_path / f"more/{number:03}.txt").write_text(f"the {number}th text\nof its own")
     (tmp_path / "other.csv").write_text("text,label\nwell,pos\nno,neg\n")
     files = {"train": "train", "test": "test", "unlabelled": "more"}
-    task_items = build_file_task(
-        tmp_path,
-        "none.txt",
-        "first\nsecond\n",
-        files=files,
-        extra_test_sets={"table": {"files": {"test": "other.csv"}, "label": "label"}},
-        **FILE_ITEMS,
-    )
+    table = {"files": {"test": "other.csv"}, "label": "label"}
+    task_items = build_folder_task(tmp_path, files, extra_test_sets={"table": table})
     assert len(task_items.splits["test-table"]) == 2
     assert task_items.splits["unlabelled"]["text"].tolist()[599] == "the 599th text\nof its own"
-    task_items = build_file_task(
-        tmp_path,
-        "none.txt",
-        "first\nsecond\n",
-        files=files | {"unlabelled": "none.txt"},
-        **FILE_ITEMS,
-    )
+    (tmp_path / "lines.txt").write_text("first\nsecond\n")
+    task_items = build_folder_task(tmp_path, files | {"unlabelled": "lines.txt"})
     assert task_items.splits["unlabelled"]["text"].tolist() == ["first", "second"], (
         "a single file has one text per line"
     )
@@ -302,9 +302,7 @@ def test_unlabelled_texts_can_be_files_and_an_extra_test_set_can_be_a_table(
 def test_one_split_can_be_a_table_while_another_has_one_file_per_item(tmp_path: Path) -> None:
     write_folders(tmp_path)
     (tmp_path / "t.csv").write_text("folder,text\npos,fine\nneg,bad\n")
-    task_items = build_file_task(
-        tmp_path, "none.txt", "not read", files={"train": "train", "test": "t.csv"}, **FILE_ITEMS
-    )
+    task_items = build_folder_task(tmp_path, {"train": "train", "test": "t.csv"})
     assert labelled_test_rows(task_items, "text") == [("pos", "fine"), ("neg", "bad")]
 
 
@@ -313,7 +311,7 @@ def test_skipped_folders_and_files_are_reported(tmp_path: Path) -> None:
     write_folders(tmp_path)
     (tmp_path / "train/.ignore").write_text("no item")
     files = {"train": "train", "test": "test"}
-    task_items = build_file_task(tmp_path, "none.txt", "not read", files=files, **FILE_ITEMS)
+    task_items = build_folder_task(tmp_path, files)
     assert task_items.info.labels == ["neg", "pos"]
     elsewhere = tmp_path / "elsewhere/neu"
     elsewhere.mkdir(parents=True)
@@ -325,10 +323,8 @@ def test_skipped_folders_and_files_are_reported(tmp_path: Path) -> None:
         InputError,
         match=r"'train' skips 12 files, such as train/neu/0\.txt; rename hidden folders; if folders are links",
     ):
-        build_file_task(tmp_path, "none.txt", "not read", files=files, **FILE_ITEMS)
-    task_items = build_file_task(
-        tmp_path, "none.txt", "not read", files=files | {"train": "train/*/*.txt"}, **FILE_ITEMS
-    )
+        build_folder_task(tmp_path, files)
+    task_items = build_folder_task(tmp_path, files | {"train": "train/*/*.txt"})
     assert task_items.info.counts["train"] > 30
     link.unlink()
     elsewhere.rename(tmp_path / "train/.net")
@@ -337,16 +333,14 @@ def test_skipped_folders_and_files_are_reported(tmp_path: Path) -> None:
             InputError,
             match=r"skips 12 files, such as train/\.net/0\.txt; rename hidden folders",
         ):
-            build_file_task(
-                tmp_path, "none.txt", "not read", files=files | {"train": pattern}, **FILE_ITEMS
-            )
+            build_folder_task(tmp_path, files | {"train": pattern})
     (tmp_path / "train/.net").rename(tmp_path / "train/net")
     (tmp_path / "train/net/0.txt").rename(tmp_path / "train/net/0")
     with pytest.raises(
         InputError,
         match=r"skips 1 files, such as train/net/0; .* or names do not end in \.txt",
     ):
-        build_file_task(tmp_path, "none.txt", "not read", files=files, **FILE_ITEMS)
+        build_folder_task(tmp_path, files)
 
 
 def test_folder_names_are_recorded_and_must_be_utf_8(tmp_path: Path) -> None:
@@ -401,14 +395,10 @@ def test_empty_files_and_files_in_another_encoding_are_reported(tmp_path: Path) 
     (tmp_path / "train/pos/03.txt").write_bytes("caf\u00e9s".encode("latin-1"))
     message = r"train/pos/01\.txt is not UTF-8 at byte 3; it ends within a character, so it was cut short, or is LATIN1; 1 more files cannot be read"
     with pytest.raises(InputError, match=message):
-        build_file_task(
-            tmp_path, "none.txt", "not read", files={"train": "train", "test": "test"}, **FILE_ITEMS
-        )
+        build_folder_task(tmp_path, {"train": "train", "test": "test"})
     (tmp_path / "train/pos/01.txt").write_bytes(b"")
     with pytest.raises(InputError, match=r"train/pos/01\.txt is empty"):
-        build_file_task(
-            tmp_path, "none.txt", "not read", files={"train": "train", "test": "test"}, **FILE_ITEMS
-        )
+        build_folder_task(tmp_path, {"train": "train", "test": "test"})
 
 
 def test_the_stages_read_such_files_and_an_extra_test_set_in_another_format(
@@ -428,8 +418,7 @@ def test_the_stages_read_such_files_and_an_extra_test_set_in_another_format(
             f'{{"text": "a text of its own, the {number}th of them"}}\n' for number in range(300)
         )
     )
-    params["tasks"]["mood"] = {"kind": "text_classification", "files": files, "columns": COARSE, "text": ["text"], "label": "label",
-                             "extra_test_sets": {"fine": {"files": {"test": "mood/other.csv"}, "label_map": dict.fromkeys(["DESC:manner", "DESC:def"], "DESC")
+    params["tasks"]["mood"] = TEXTS | {"files": files, "columns": COARSE, "extra_test_sets": {"fine": {"files": {"test": "mood/other.csv"}, "label_map": dict.fromkeys(["DESC:manner", "DESC:def"], "DESC")
                                                     | {"ENTY:cremat": "ENTY"}}}}  # fmt: skip
     write_params(tmp_path, params)
     for command in (("sources",), ("task", "mood")):

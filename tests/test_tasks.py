@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import os
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,8 @@ from lineage.data.items import TaskItems
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import sort_predictions
 from lineage.tasks.base import list_kinds, load_kind
-from tests.helpers.tasks import build_task_items
+from tests.helpers.golden import data_folder
+from tests.helpers.tasks import TEXTS, build_task_items
 from tests.helpers.user_project import make_project, write_params
 
 
@@ -328,7 +328,7 @@ def test_an_empty_predictions_table_has_all_columns():
 
 REAL = {
     "sst2": {"kind": "text_classification", "text": ["sentence"], "label": "label"},
-    "imdb": {"kind": "text_classification", "text": ["text"], "label": "label", "max_words": 256},
+    "imdb": TEXTS | {"max_words": 256},
     "blimp": {
         "kind": "minimal_pairs",
         "good": "good",
@@ -344,15 +344,10 @@ COUNTS = {
 }
 
 
-@pytest.mark.skipif(
-    "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
-)
 @pytest.mark.parametrize("name", ["sst2", pytest.param("imdb", marks=pytest.mark.slow), "blimp"])
 def test_real_tasks_load_by_configuration_alone(name):
     files = {split: f"{name}/{split}.parquet" for split in COUNTS[name]}
-    task = build_task(
-        Path(os.environ["LINEAGE_DATA"]), files=files, limit=COUNTS[name], **REAL[name]
-    )
+    task = build_task(data_folder(), files=files, limit=COUNTS[name], **REAL[name])
     assert task.info.counts == COUNTS[name]
     assert task.info.labels == ([] if name == "blimp" else ["0", "1"])
 

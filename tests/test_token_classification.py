@@ -11,7 +11,7 @@ from lineage.data.checks import check_task_data
 from lineage.data.dataset_stats import compute_split_stats
 from lineage.data.items import TaskItems
 from lineage.errors import InputError
-from tests.helpers.tasks import build_task_items, write_jsonl
+from tests.helpers.tasks import TEXTS, build_task_items, write_jsonl
 from tests.helpers.user_project import make_project, without_repeat_warnings, write_params
 
 TAGS = {"kind": "token_classification", "tokens": "tokens", "label": "tags"}
@@ -233,12 +233,7 @@ def test_the_data_check_reports_label_counts_that_a_task_does_not_have(
     (tmp_path / "six.csv").write_text(
         "text,label\n" + "".join(f"the {n}th text,{'abcdef'[n % 6]}\n" for n in range(60))
     )
-    tree["tasks"]["six"] = {
-        "kind": "text_classification",
-        "text": ["text"],
-        "label": "label",
-        "files": {"train": "six.csv", "test": "six.csv"},
-    }
+    tree["tasks"]["six"] = TEXTS | {"files": {"train": "six.csv", "test": "six.csv"}}
     tree["grid"] |= {"tasks": [*tree["grid"]["tasks"], "six"], "label_counts": label_counts}
     write_params(tmp_path, tree)
     monkeypatch.chdir(tmp_path)

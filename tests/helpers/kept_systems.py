@@ -31,19 +31,13 @@ from tests.helpers import tiny
 from tests.helpers.tasks import build_task_items, write_jsonl
 
 NUM_ITEMS = {"train": 30, "validation": 12, "test": 23}
-
-
 SETTINGS = EvaluateSettings(
     linear_probe=LinearProbeMethod(trials=(), l2=0.01, max_iter=30),
     bilstm_probe=dataclasses.replace(tiny.BILSTM_PROBE, epochs=2),
     finetune=FinetuneMethod(epochs=1, min_steps=8, patience=None, learning_rate=0.003),
     setfit=SetfitMethod(trials=(), l2=0.01, num_iterations=3),
 )
-
-
 ALL_WORDS = sorted({word for text in tiny.documents() for word in text.split()})
-
-
 Table = dict[str, list[Any]]
 
 

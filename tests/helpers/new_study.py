@@ -13,11 +13,7 @@ from lineage.study.draft import StudyDraft
 from lineage.synthetic.grammar import generate_documents
 
 NUM_ROWS = 120
-
-
 NUM_DOCUMENTS = 60
-
-
 LABELS = ("billing", "shipping", "returns")
 
 

@@ -14,6 +14,9 @@ from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.data.task_data import TaskData
 from lineage.tasks.base import load_kind
 
+# Blocks of tasks, without their files.
+TEXTS: dict[str, Any] = {"kind": "text_classification", "text": ["text"], "label": "label"}
+
 
 def write_jsonl(path: Path, rows: Iterable[Any] | pd.DataFrame) -> Path:
     """Write one JSON value per line."""
@@ -48,16 +51,12 @@ def build_table_task(
 ) -> TaskData:
     """Write the table to train.csv, and build a task from its columns `text` and `label`."""
     table.to_csv(root / "train.csv", index=False)
-    block = {
-        "kind": "text_classification",
-        "text": ["text"],
-        "label": "label",
-        "files": {"train": "train.csv"},
-    } | fields
+    block = TEXTS | {"files": {"train": "train.csv"}} | fields
     items = build_task_items(root, block, name="small", seed=3, where=where)
     return TaskData(items.info, items.splits)
 
 
+# Twenty rows for a task of each kind.
 ROWS: dict[str, list[dict[str, Any]]] = {
     "text_classification": [{"text": f"text {n}", "label": n % 2} for n in range(20)],
     "text_regression": [{"text": f"text {n}", "label": n / 7} for n in range(20)],
@@ -75,8 +74,6 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "minimal_pairs": [{"good": f"the cat runs {n}", "bad": f"the cat run {n}"} for n in range(20)],
     "translation": [{"source": f"the cat {n}", "target": f"le chat {n}"} for n in range(20)],
 }
-
-
 KEYS: dict[str, dict[str, Any]] = {"text_classification": {"text": ["text"]}, "text_regression": {"text": ["text"]},
                                    "multiple_choice": {"text": ["text"], "choices": ["choices"]}, "word_similarity": {"words": ["one", "two"]}}  # fmt: skip
 
@@ -105,9 +102,6 @@ def build_changed_task(
             pd.DataFrame(rows).to_csv(root / files[name], index=False)
     block = {"kind": kind, "files": files, "validation_share": 0.2, **column_fields, **fields}
     return build_task_items(root, block)
-
-
-TEXTS = {"kind": "text_classification", "text": ["text"], "label": "label"}
 
 
 TOKENS = {

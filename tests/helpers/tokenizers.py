@@ -25,11 +25,7 @@ MIXED_SCRIPT_WORDS = (
     "字",
     "。",
 )
-
-
 MIXED_SCRIPT_TEXT = "他在New York工作，用GPT-2写3.5字。"
-
-
 QUICK_EVALUATION = {
     "linear_probe": {"max_iter": 10, "trials": []},
     "bilstm_probe": {"hidden_size": 7, "epochs": 1, "min_steps": None},
@@ -67,8 +63,6 @@ def chinese_tokenizer(name: str) -> Tokenizer:
 
 
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
-
-
 ENGLISH_TEXT = "Na\u00efve  Ann saw 3.5 owls; Ann didn't see (any) cats \u2014 or dogs\u2026"
 
 
@@ -86,8 +80,6 @@ TOKENIZERS = {name: lambda name=name: tiny.tokenizer(name) for name in NAMES} | 
     "backward": lambda: train_tokenizer_with("word", direction="backward"), "ftfy": lambda: train_tokenizer_with("byte_bpe", normalizer="ftfy"),
     "fastai": lambda: train_tokenizer_with("word", normalizer="fastai"),
     "end of word suffix": lambda: train_tokenizer_with("bpe", end_of_word_suffix=True, normalizer="ftfy", lowercase=True)}  # fmt: skip
-
-
 # Text with broken characters, which GPT-1's normalization repairs.
 GPT1_RAW = "â€œWellâ€\x9d — the “bank”,   said\n \n Zoë &amp; co…  (was it?!)  donâ€™t stop "
 
