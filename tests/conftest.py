@@ -3,9 +3,11 @@
 Tests use one thread because several on a busy machine wait for each other.
 """
 
+import functools
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from tests.helpers.checkout import RUN_STUDY, create_own_study, run_command  # n
 # demo's own compute, then those that compute for long. Small files come last.
 FIRST = ("test_demo.py", "test_workers.py", "test_flows.py", "test_tracking.py", "test_stage_process.py", "test_training.py",
          "test_readme.py", "test_hub_downloads.py", "test_sources.py", "test_benchmarks_gpu.py", "test_transfer.py", "test_families.py",
-         "test_microworld.py", "test_build.py", "test_optional_settings.py", "test_pairs_and_choices.py", "test_tags_and_numbers.py", "test_word_tasks.py",
+         "test_synthetic.py", "test_build.py", "test_optional_settings.py", "test_pairs_and_choices.py", "test_tags_and_numbers.py", "test_word_tasks.py",
          "test_windows.py", "test_bad_input.py")  # fmt: skip
 
 
@@ -88,6 +90,17 @@ def project(finished_project: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def run_stage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Return a function that runs a stage in a folder and returns its exit code and stderr."""
+    # Tests of processes do not need the library, so it is imported here.
+    from tests.helpers.user_project import run_stage
+
+    return functools.partial(run_stage, monkeypatch=monkeypatch, capsys=capsys)
+
+
+@pytest.fixture
 def without_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let stages of this process wait until MLflow has everything, on a busy machine too."""
     monkeypatch.setattr("lineage.runtime.recorder.MAX_WAIT_SECONDS", 120.0)
@@ -107,6 +120,23 @@ def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
             self, device, load_weights=False
         ),
     )
+
+
+@pytest.fixture(scope="session")
+def evaluated_texts(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return an evaluated task of texts with three labels, which no test changes."""
+    # This import takes seconds, and few tests need it.
+    from tests.helpers.kept_systems import evaluate_case
+
+    return evaluate_case("texts", tmp_path_factory.mktemp("evaluated"))
+
+
+@pytest.fixture(scope="session")
+def packaged_texts(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return TF-IDF for this task as an exported folder and as an MLflow model."""
+    from tests.helpers.kept_systems import package_case
+
+    return package_case("texts", tmp_path_factory.mktemp("packaged"))
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 
@@ -18,12 +17,9 @@ from lineage.study.source_records import WATCHED_VERBS
 from lineage.training.devices import measure_bf16_speedup
 from tests.helpers import spoiled, spoiled_files
 from tests.helpers.spoiled import CASES
-from tests.helpers.spoiled_files import set_value
 from tests.helpers.user_project import (
     REPOSITORY,
     make_project,
-    run_stage,
-    without_repeat_warnings,
     write_params,
 )
 
@@ -50,19 +46,30 @@ def check_message(message: str, parts: tuple[str, ...]) -> None:
     assert "Traceback" not in message
 
 
+def run_module(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run a module of the project as a command."""
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("LINEAGE_", "PREFECT_", "GIT_"))
+    } | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_bad_input_gives_one_message_and_exit_code_2(case, tmp_path, monkeypatch, capsys):
+def test_bad_input_gives_one_message_and_exit_code_2(case, tmp_path, run_stage):
     make_spoiled_project(tmp_path, case)
     before = list_outputs(tmp_path)
-    code, message = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+    code, message = run_stage(tmp_path, "sources")
     assert code == 2, message
     check_message(message, CASES[case])
     assert list_outputs(tmp_path) == before
 
 
-def test_valid_input_passes_and_is_not_read_again_the_second_time(tmp_path, monkeypatch, capsys):
+def test_valid_input_passes_and_is_not_read_again_the_second_time(tmp_path, monkeypatch, run_stage):
     make_project(tmp_path)
-    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys) == (0, "")
+    assert run_stage(tmp_path, "sources") == (0, "")
     records = {p: p.read_bytes() for p in (tmp_path / "artifacts/sources").rglob("*.json")}
     assert len(list((tmp_path / "artifacts/sources/code").iterdir())) == len(WATCHED_VERBS)
     assert {"corpora", "tasks", "models", "config", "code"} == {
@@ -73,50 +80,22 @@ def test_valid_input_passes_and_is_not_read_again_the_second_time(tmp_path, monk
         raise AssertionError("read again")
 
     monkeypatch.setattr("lineage.data.sources.DataTable.iter_batches", refuse)
-    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys) == (0, "")
+    assert run_stage(tmp_path, "sources") == (0, "")
     assert records == {p: p.read_bytes() for p in (tmp_path / "artifacts/sources").rglob("*.json")}
 
 
 @pytest.mark.parametrize("speedup", [2.0, 0.5])
 def test_sources_warns_if_bf16_is_slower_than_fp32_on_this_cpu(
-    speedup, tmp_path, monkeypatch, capsys
+    speedup, tmp_path, monkeypatch, run_stage
 ):
     tree = make_project(tmp_path)
     write_params(tmp_path, tree | {"precision": "bf16"})
     monkeypatch.setattr("lineage.study.source_records.measure_bf16_speedup", lambda: speedup)
-    code, message = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+    code, message = run_stage(tmp_path, "sources")
     assert code == 0
     assert (
         "in bf16 products run at 0.50 times their speed in fp32 on this CPU; set fp32" in message
     ) == (speedup < 1)
-
-
-def test_numeric_tags_without_label_map_cause_a_warning_on_every_run(tmp_path, monkeypatch, capsys):
-    tree = make_project(tmp_path)
-    for split in ("train", "test"):
-        pd.DataFrame({"tokens": ["the film was seen"] * 30, "tags": ["0 1 0 0"] * 30}).to_csv(
-            tmp_path / f"mood/{split}.csv", index=False
-        )
-    tree["tasks"]["mood"] = {
-        "kind": "token_classification",
-        "files": tree["tasks"]["mood"]["files"],
-        "tokens": "tokens",
-        "label": "tags",
-    }
-    set_value(tree, "grid.adapt_tasks", [])
-    set_value(tree, "grid.adapt_models", [])
-    for task_keys, count in (
-        ({}, 1),
-        ({}, 1),
-        ({"label_map": ["O", "B-X"]}, 0),
-        ({"metric": ["token_accuracy"]}, 0),
-    ):
-        write_params(tmp_path, tree | {"tasks": {"mood": tree["tasks"]["mood"] | task_keys}})
-        code, message = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
-        message = without_repeat_warnings(message)
-        assert code == 0 and message.count(
-            "tasks.mood.label: its 2 tags are integers without names"
-        ) == count == len(message.splitlines()), message
 
 
 def test_bf16_speedup_is_fp32_time_divided_by_bf16_time(monkeypatch):
@@ -132,36 +111,24 @@ def test_bf16_speedup_is_fp32_time_divided_by_bf16_time(monkeypatch):
     assert measure_bf16_speedup() == 0.4
 
 
-def test_data_are_checked_again_when_they_change(tmp_path, monkeypatch, capsys):
+def test_data_are_checked_again_when_they_change(tmp_path, run_stage):
     make_project(tmp_path)
-    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert run_stage(tmp_path, "sources")[0] == 0
     spoiled_files.unknown_label(tmp_path, {})
-    code, message = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+    code, message = run_stage(tmp_path, "sources")
     assert code == 2
     check_message(message, CASES[spoiled_files.unknown_label])
 
 
 def test_the_command_exits_with_code_2(tmp_path):
     make_spoiled_project(tmp_path, spoiled.missing_column)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(REPOSITORY),
-        "OMP_NUM_THREADS": "1",
-    }
-    completed = subprocess.run(
-        [sys.executable, "-m", "stages.sources"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    completed = run_module(tmp_path, "stages.sources")
     assert completed.returncode == 2
     check_message(completed.stderr, CASES[spoiled.missing_column])
     assert not (tmp_path / "artifacts").exists()
 
 
-def test_results_that_are_no_longer_in_the_grid_are_removed(tmp_path, monkeypatch, capsys):
+def test_results_that_are_no_longer_in_the_grid_are_removed(tmp_path, run_stage):
     make_project(tmp_path)
     kept = [
         "rows/evaluate-gpt-0-mood.parquet",
@@ -179,7 +146,7 @@ def test_results_that_are_no_longer_in_the_grid_are_removed(tmp_path, monkeypatc
         path = tmp_path / "artifacts/results" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
-    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert run_stage(tmp_path, "sources")[0] == 0
     assert sorted(
         str(p.relative_to(tmp_path / "artifacts/results"))
         for p in (tmp_path / "artifacts/results").rglob("*.*")
@@ -235,18 +202,8 @@ def test_a_run_ends_with_the_same_message_and_exit_code(name, options, study, tm
     tree = read_yaml(root / "params.yaml")
     case(root, tree)
     write_params(root, tree)
-    environment = {
-        k: v for k, v in os.environ.items() if not k.startswith(("LINEAGE_", "PREFECT_", "GIT_"))
-    } | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
     before = list_outputs(root)
-    completed = subprocess.run(
-        [sys.executable, "-m", "flows.cli", "run", *options],
-        cwd=root,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    completed = run_module(root, "flows.cli", "run", *options)
     assert completed.returncode == 2, completed.stdout + completed.stderr
     check_message(completed.stderr, CASES[case])
     if name == "misspelt_key" and not options:

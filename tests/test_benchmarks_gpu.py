@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -80,6 +81,23 @@ def write_shards(folder: Path) -> None:
         for key in ("architecture", "pretrain"):
             block[key] |= tiny.SMALL_SETTINGS[name].get(key, {})
     (folder / "shards" / "shards.json").write_text(json.dumps(settings))
+
+
+@pytest.fixture
+def pretrain_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, list[str], list[str]]]:
+    """Return a function that runs the script gpu_pretrain in this process, as `run_script` does."""
+
+    def run(*words: str) -> tuple[int, list[str], list[str]]:
+        monkeypatch.setenv("OUT", str(tmp_path))
+        folder = ("--work", str(tmp_path / "work"))
+        monkeypatch.setattr(sys, "argv", ["gpu_pretrain", "--cpu", *words, *folder])
+        code = gpu_pretrain.main()
+        output, errors = capsys.readouterr()
+        return code, output.splitlines(), errors.splitlines()
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -256,22 +274,14 @@ def test_broken_shards_are_rejected_by_name(
 
 
 @NO_GPU
-def test_a_family_missing_in_the_shards_is_rejected(shards: Path, tmp_path: Path) -> None:
+def test_a_family_missing_in_the_shards_is_rejected(
+    shards: Path, tmp_path: Path, pretrain_here: Callable[..., tuple[int, list[str], list[str]]]
+) -> None:
     path = shards / "shards.json"
     settings = json.loads(path.read_text())
     del settings["models"]["gpt"]
     path.write_text(json.dumps(settings))
-    code, _, errors = run_script(
-        "gpu_pretrain",
-        "--cpu",
-        "--shards",
-        str(path.parent),
-        "--families",
-        "gpt",
-        "--work",
-        str(tmp_path / "work"),
-        out=tmp_path,
-    )
+    code, _, errors = pretrain_here("--shards", str(path.parent), "--families", "gpt")
     assert code == 2
     assert len(errors) == 1
     assert "gpt is not among its families; they are bert, elmo, ulmfit" in errors[0]
@@ -292,17 +302,12 @@ def test_without_a_gpu_the_scripts_print_one_error_line(
 
 
 def test_pretraining_on_shards_prints_a_line_for_a_family(
-    shards: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    shards: Path, pretrain_here: Callable[..., tuple[int, list[str], list[str]]]
 ) -> None:
-    monkeypatch.setenv("OUT", str(tmp_path))
-    words = ["--cpu", "--shards", str(shards), "--parameters", str(tiny.BODY_PARAMETERS), "--text-bytes", "3000", "--families", "gpt",
-             "--work", str(tmp_path / "work")]  # fmt: skip
-    monkeypatch.setattr(sys, "argv", ["gpu_pretrain", *words])
-    assert gpu_pretrain.main() == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("gpt ")
+    small = ("--parameters", str(tiny.BODY_PARAMETERS), "--text-bytes", "3000")
+    code, printed, _ = pretrain_here("--shards", str(shards), "--families", "gpt", *small)
+    assert code == 0
+    assert printed[-1].startswith("gpt ")
 
 
 @pytest.mark.slow

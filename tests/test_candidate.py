@@ -33,9 +33,9 @@ from lineage.serving.registry import publish_champions, registered_name
 from lineage.serving.systems import write_systems
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
+from tests.helpers.kept_systems import evaluate_tfidf, prepare_case
 from tests.helpers.study_rows import GRID, Study, build_analysis, write_no_ngrams
 from tests.helpers.user_project import tracking_uri
-from tests.test_predict import evaluate_tfidf, prepare_case
 
 RESULTS_DIR = Path("artifacts/results")
 TASKS_DIR = Path("artifacts/tasks")

@@ -18,7 +18,7 @@ from lineage.tasks.base import load_kind
 from tests.helpers import tiny
 from tests.helpers.chance_study import TASK_KEYS, analyze_study, build_choices
 from tests.helpers.study_rows import render_pages
-from tests.test_folds import build_task
+from tests.helpers.tasks import build_table_task
 
 
 @pytest.mark.parametrize(("first_in_train", "hardest"), [(0.55, "chance"), (0.3, "majority")])
@@ -30,7 +30,7 @@ def test_a_lead_among_choices_must_be_above_the_majority_and_above_chance(
     If it is also the most frequent one in train, the majority is below chance, else far above.
     """
     build_choices(1000, share=0.35, seed=2).to_csv(tmp_path / "test.csv", index=False)
-    data = build_task(
+    data = build_table_task(
         tmp_path,
         build_choices(100, share=first_in_train, seed=1),
         **TASK_KEYS,
@@ -52,7 +52,7 @@ def test_a_lead_among_choices_must_be_above_the_majority_and_above_chance(
 
 def test_a_model_above_majority_and_chance_leads(tmp_path: Path) -> None:
     build_choices(1000, share=0.35, seed=2).to_csv(tmp_path / "test.csv", index=False)
-    data = build_task(
+    data = build_table_task(
         tmp_path,
         build_choices(100, share=0.55, seed=1),
         **TASK_KEYS,
@@ -63,7 +63,7 @@ def test_a_model_above_majority_and_chance_leads(tmp_path: Path) -> None:
 
 
 def test_chance_is_computed_in_every_fold(tmp_path: Path) -> None:
-    data = build_task(tmp_path, build_choices(60, share=0.5, seed=1), **TASK_KEYS, folds=3)
+    data = build_table_task(tmp_path, build_choices(60, share=0.5, seed=1), **TASK_KEYS, folds=3)
     chance_cells = [
         (rows[0], predictions)
         for rows, predictions in tiny.evaluate_baselines(
@@ -86,7 +86,7 @@ def test_chance_predicts_each_label_equally_often(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {"text": [f"text {n}" for n in range(60)], "label": [0] * 30 + [1] * 20 + [2] * 10}
     )
-    data = build_task(tmp_path, frame, folds=3, metric=["macro_f1", "accuracy"])
+    data = build_table_task(tmp_path, frame, folds=3, metric=["macro_f1", "accuracy"])
     chance_cells = [
         (rows, predictions)
         for rows, predictions in tiny.evaluate_baselines(load_kind("text_classification"), data)
@@ -112,7 +112,7 @@ def test_each_run_of_chance_has_the_rows_and_predictions_that_it_has_alone(
 ) -> None:
     frame = pd.DataFrame({"text": [f"text {n}" for n in range(60)], "label": np.arange(60) % 3})
     frame.assign(text="other " + frame["text"]).to_csv(tmp_path / "test.csv", index=False)
-    data = build_task(tmp_path, frame, **keys)
+    data = build_table_task(tmp_path, frame, **keys)
 
     def evaluate_chance(**options: Any) -> list[tuple[list[ResultRow], pd.DataFrame]]:
         cells = tiny.evaluate_baselines(load_kind("text_classification"), data, **options)
@@ -133,7 +133,7 @@ def test_each_run_of_chance_has_the_rows_and_predictions_that_it_has_alone(
 
 
 def test_only_labels_and_choices_have_a_chance_level(tmp_path: Path) -> None:
-    data = build_task(
+    data = build_table_task(
         tmp_path,
         pd.DataFrame({"text": [f"text {n}" for n in range(60)], "label": np.arange(60) / 7}),
         kind="text_regression",
@@ -156,7 +156,7 @@ def test_a_lead_over_the_majority_but_below_chance_is_not_significant(
     test_share = 0.35 if first_label_weight != 0.5 else 0.5
     build_choices(400, share=test_share, seed=2).to_csv(tmp_path / "test.csv", index=False)
     train = build_choices(100, share=0.5 + 0.1 * (first_label_weight - 0.5), seed=1)
-    data = build_task(
+    data = build_table_task(
         tmp_path, train, files={"train": "train.csv", "test": "test.csv"}, metric=[metric]
     )
     task = Task(

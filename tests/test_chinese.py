@@ -4,7 +4,6 @@ Characters are words, spans lead back to the text, tags align, and each family c
 """
 
 import dataclasses
-import functools
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from lineage.artifacts import create_artifact, file_digest
 from lineage.config.data import Task
 from lineage.config.params import Params, read_params
 from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items, task_fingerprint
+from lineage.data.items import TaskItems, task_fingerprint
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs
@@ -29,45 +28,27 @@ from lineage.methods.encoding import encode_sentence
 from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.recorder import Tracker
 from lineage.study.checks import check_study
-from lineage.study.models import ModelConfig
 from lineage.synthetic import examples
 from lineage.synthetic.grammar import generate_documents
 from lineage.synthetic.tasks import generate_task
 from lineage.synthetic.words import build_lexicon
-from lineage.tasks.base import load_kind
 from lineage.tokenizers.token_ids import encode_corpus
-from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.tokenizers.train import train_tokenizer
 from lineage.tokenizers.word_bytes import BEGIN_WORD, END_WORD, PAD_BYTE
 from lineage.training.pretrain import pretrain
 from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
+from tests.helpers.tasks import build_task_items
+from tests.helpers.tokenizers import (
+    MIXED_SCRIPT_TEXT,
+    MIXED_SCRIPT_WORDS,
+    chinese_config,
+    chinese_texts,
+    chinese_tokenizer,
+)
 
 ROOT = Path(__file__).parent.parent
 FAMILY_NAMES = (*tiny.TRAINED, *tiny.STATIC)
 PROFILE_FAMILIES = ("word2vec", "fasttext", "glove", "elmo", "ulmfit", "gpt", "bert")
-MIXED_SCRIPT_WORDS = (
-    "他",
-    "在",
-    "New",
-    "York",
-    "工作",
-    "，",
-    "用",
-    "GPT",
-    "-",
-    "2",
-    "写",
-    "3.5",
-    "字",
-    "。",
-)
-MIXED_SCRIPT_TEXT = "他在New York工作，用GPT-2写3.5字。"
-QUICK_EVALUATION = {
-    "linear_probe": {"max_iter": 10, "trials": []},
-    "bilstm_probe": {"hidden_size": 7, "epochs": 1, "min_steps": None},
-    "finetune": {"epochs": 1, "min_steps": None, "trials": []},
-}
 TASKS: dict[str, dict[str, Any]] = {
     "sentiment": {"kind": "text_classification", "max_words": 60},
     "sense": {"kind": "word_sense"},
@@ -75,35 +56,6 @@ TASKS: dict[str, dict[str, Any]] = {
     "agreement": {"kind": "minimal_pairs"},
     "senses": {"kind": "word_sense", "generated": "examples"},
 }
-
-
-@functools.cache
-def build_texts() -> tuple[str, ...]:
-    """Return documents of the synthetic language, and a few lines in both scripts."""
-    return (
-        *generate_documents(9, seed=3, language="zh"),
-        *[MIXED_SCRIPT_TEXT] * 3,
-        *["我用GPT-2 写3.5字。"] * 3,
-    )
-
-
-def small_config(name: str) -> ModelConfig:
-    """Return a model's config with room for sentences of the synthetic language.
-
-    Those sentences are long in characters.
-    """
-    overrides = {"pretrain": {"seq_len": 61}} if name in ("gpt", "bert") else {}
-    return tiny.model_config(
-        name, tokenizer={"vocab_size": 797}, evaluate=QUICK_EVALUATION, **overrides
-    )
-
-
-@functools.cache
-def trained_tokenizer(name: str) -> Tokenizer:
-    config = small_config(name)
-    return train_tokenizer(
-        build_texts(), config.tokenizer, tokenizer_type=config.tokenizer_type, language="zh"
-    )
 
 
 def token_spans(tokens: Sequence[str], text: str) -> list[tuple[int, int]]:
@@ -140,7 +92,7 @@ def test_words_of_both_scripts_are_joined_without_merging(
 @pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_pieces_of_mixed_words_are_assigned_to_their_words(name: str) -> None:
     item = encode_sentence(
-        list(MIXED_SCRIPT_WORDS), trained_tokenizer(name), max_length=None, language="zh"
+        list(MIXED_SCRIPT_WORDS), chinese_tokenizer(name), max_length=None, language="zh"
     )
     (pieces,) = item.word_pieces
     spans = item.encoded.offsets
@@ -155,9 +107,9 @@ def test_pieces_of_mixed_words_are_assigned_to_their_words(name: str) -> None:
         assert {*range(start, end)} <= {
             position for a, b in spans[word_pieces] for position in range(a, b)
         }, "a character of the word is lost"
-        if trained_tokenizer(name).tokenizer_type == "byte_bpe":
+        if chinese_tokenizer(name).tokenizer_type == "byte_bpe":
             # A piece of byte-level BPE may also hold neighbours of the word.
-            assert token in trained_tokenizer(name).backend_tokenizer.decode(
+            assert token in chinese_tokenizer(name).backend_tokenizer.decode(
                 item.encoded.ids[word_pieces].tolist()
             )
         else:
@@ -165,46 +117,26 @@ def test_pieces_of_mixed_words_are_assigned_to_their_words(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
-def test_no_mixed_word_is_lost_if_the_sentence_is_read_in_parts(name: str) -> None:
-    item = encode_sentence(
-        list(MIXED_SCRIPT_WORDS), trained_tokenizer(name), max_length=11, language="zh"
-    )
-    assert len(item.encodings) > 1
-    assert item.truncated
-    assert all(len(encoding.ids) <= 11 for encoding in item.encodings)
-    read_words = {number for part in item.word_pieces for number in part[:, 1].tolist()}
-    assert read_words == {*range(len(MIXED_SCRIPT_WORDS))}
-
-
-@pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_families_read_chinese_by_character_except_gpt_whose_pieces_are_lossless(
     name: str,
 ) -> None:
     text = "我用GPT-2 写3.5字"
-    encoded = trained_tokenizer(name).encode(text)
+    encoded = chinese_tokenizer(name).encode(text)
     spans = encoded.offsets[encoded.offsets[:, 1] > encoded.offsets[:, 0]]
     tokens = [text[a:b] for a, b in spans]
-    tokenizer_type = trained_tokenizer(name).tokenizer_type
+    tokenizer_type = chinese_tokenizer(name).tokenizer_type
     if tokenizer_type == "word":
         assert tokens == ["我", "用", "GPT", "-", "2", "写", "3.5", "字"]
         assert [*encoded.words[1:-1]] == [
-            word.lower() if trained_tokenizer(name).lowercase else word for word in tokens
+            word.lower() if chinese_tokenizer(name).lowercase else word for word in tokens
         ]
     elif tokenizer_type == "wordpiece":
         assert "".join(tokens) == text.replace(" ", "")
-        assert {
-            "我",
-            "用",
-            "写",
-            "字",
-            "3",
-            ".",
-            "5",
-        } <= {*tokens}
+        assert {*"我用写字3.5"} <= {*tokens}
     else:
         assert tokenizer_type == "byte_bpe"
         assert (
-            trained_tokenizer(name).backend_tokenizer.decode(encoded.ids[1:-1].tolist()).strip()
+            chinese_tokenizer(name).backend_tokenizer.decode(encoded.ids[1:-1].tolist()).strip()
             == text
         )
     assert {position for a, b in spans for position in range(a, b)} >= {
@@ -213,7 +145,7 @@ def test_families_read_chinese_by_character_except_gpt_whose_pieces_are_lossless
 
 
 def test_the_character_encoder_reads_all_bytes_of_words_up_to_its_limit() -> None:
-    tokenizer = trained_tokenizer("elmo")
+    tokenizer = chinese_tokenizer("elmo")
     long_word = "MKMRFFSSPCGKAAVDPADRCKEVQQIRDQHPSKIPVIIERYKGEKQLPVLDKTKFLVP"
     batch = tokenizer.collate([tokenizer.encode(f"我{long_word[:40]}，{long_word}")])
     assert batch.byte_ids_UC is not None and batch.word_rows_BT is not None
@@ -323,9 +255,7 @@ def test_the_examples_can_be_used_as_a_task_by_configuration(tmp_path: Path) -> 
         assert task_fingerprint(record, tmp_path, "task")["sha256"] == file_digest(
             examples.EXAMPLES_PATH
         ), "the fingerprint must change if the sentences are edited"
-        return build_items(
-            "any", record, load_kind(record.kind), seed=7, root=tmp_path, where="tasks.any"
-        )
+        return build_task_items(tmp_path, record, name="any", seed=7, where="tasks.any")
 
     task = build_task(language="zh")
     assert task.info.counts == {"train": 49, "validation": 21, "test": 42}
@@ -400,17 +330,17 @@ def test_texts_in_another_script_without_spaces_are_recognized(
 
 def pretrain_tiny_model(name: str, folder: Path) -> Checkpoint:
     """Pretrain a tiny model on Chinese for a few steps."""
-    model_config = small_config(name)
-    tokens = encode_corpus(build_texts(), trained_tokenizer(name))
-    assert tokens.text_bytes == sum(len(text.encode()) for text in build_texts())
+    model_config = chinese_config(name)
+    tokens = encode_corpus(chinese_texts(), chinese_tokenizer(name))
+    assert tokens.text_bytes == sum(len(text.encode()) for text in chinese_texts())
     config = tiny.match_budget(
         model_config.family,
         model_config.architecture,
-        vocab_size=trained_tokenizer(name).vocab_size,
+        vocab_size=chinese_tokenizer(name).vocab_size,
         body_parameters=tiny.BODY_PARAMETERS,
     )
     checkpoint = Checkpoint(
-        name, model_config.family, config, model_config.pretrain, trained_tokenizer(name), seed=11
+        name, model_config.family, config, model_config.pretrain, chinese_tokenizer(name), seed=11
     )
     with create_artifact(folder / "tokens", "tokens") as draft:
         tokens.save(draft, "train")
@@ -432,18 +362,16 @@ def pretrain_tiny_model(name: str, folder: Path) -> Checkpoint:
 def test_every_family_can_be_pretrained_and_evaluated_in_chinese(name: str, tmp_path: Path) -> None:
     checkpoint = pretrain_tiny_model(name, tmp_path)
     for number, (key, task_keys) in enumerate(TASKS.items()):
-        record = parse_record(
-            Task,
+        items = build_task_items(
+            tmp_path,
             {
                 "generated": "synthetic",
                 "language": "zh",
                 "limit": {"train": 24, "validation": 6, "test": 12},
             }
             | task_keys,
-            "task",
-        )
-        items = build_items(
-            key, record, load_kind(record.kind), seed=7, root=tmp_path, where="task"
+            name=key,
+            seed=7,
         )
         splits = {
             split: items.splits[split]
@@ -453,7 +381,7 @@ def test_every_family_can_be_pretrained_and_evaluated_in_chinese(name: str, tmp_
         context = EvalContext(
             checkpoint,
             TaskData(items.info, splits),
-            small_config(name).evaluate,
+            chinese_config(name).evaluate,
             0,
             1000,
             "fp32",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lineage.errors import InputError
-from tests.test_lines import TOKENS, build_task, format_lines, tagged_test_sentences
+from tests.helpers.tasks import TOKENS, build_file_task, format_lines, tagged_test_sentences
 
 DATA_AND_TASKS = Path(__file__).parent.parent / "docs/how-to/data-and-tasks.md"
 
@@ -42,7 +42,7 @@ def test_lines_of_words_up_to_a_blank_line_are_a_sentence(
     document_start = f"-DOCSTART- -X- O{end}{end}"
     text = (document_start + format_sentences(SENTENCES, separator, end, blank_line)) * 2
     # The last sentence ends with the file.
-    task = build_task(tmp_path, name, "\ufeff" + text.rstrip("\r\n\t"), **TOKENS)
+    task = build_file_task(tmp_path, name, "\ufeff" + text.rstrip("\r\n\t"), **TOKENS)
     expected = [
         [(token, tag) for token, _, tag in sentence if token != "\u3000"]
         for sentence in SENTENCES * 2
@@ -56,7 +56,7 @@ def test_sentences_of_two_files_are_separate_and_large_files_are_complete(
 ) -> None:
     text = format_sentences(SENTENCES * 70, " ").rstrip("\n")
     (tmp_path / "a.conll").write_text(text)
-    task = build_task(
+    task = build_file_task(
         tmp_path, "b.conll", text, **TOKENS, files={"train": "*.conll", "test": "*.conll"}
     )
     assert task.info.counts["test"] == 2 * 18 * 70
@@ -78,7 +78,7 @@ def test_a_pattern_can_remove_position_digits_after_tokens(
         + "\n"
         for _ in range(9)
     )
-    task = build_task(
+    task = build_file_task(
         tmp_path,
         "weiboNER.train",
         text,
@@ -100,7 +100,7 @@ def test_the_pattern_in_the_docs_removes_the_language_before_each_token(
     assert f"'{pattern}'" in DATA_AND_TASKS.read_text()
     assert (
         tagged_test_sentences(
-            build_task(tmp_path, "wikiann.txt", text, **TOKENS | {"columns": pattern})
+            build_file_task(tmp_path, "wikiann.txt", text, **TOKENS | {"columns": pattern})
         )
         == [sentence] * 9
     )
@@ -124,7 +124,9 @@ def test_document_unit_line_reads_a_sentence_from_each_line(
     text = format_lines(
         [tuple(map(" ".join, zip(*sentence, strict=True))) for sentence in sentences], "\t"
     )
-    task = build_task(tmp_path, name, text, **TOKENS | {"columns": columns}, document_unit="line")
+    task = build_file_task(
+        tmp_path, name, text, **TOKENS | {"columns": columns}, document_unit="line"
+    )
     assert tagged_test_sentences(task) == [
         [(token, tag) for token, _, tag in sentence] for sentence in sentences
     ]
@@ -139,10 +141,10 @@ def test_words_and_tags_on_a_line_must_be_separated_by_a_tab(tmp_path: Path) -> 
     keys = TOKENS | {"columns": ["tokens", "ner"], "document_unit": "line"}
     message = r"txt: (20|9) lines \(1, 2, 3, 4, 5, ...\): the first has 1 cells, and columns names 2: tokens, ner; document_unit is line, whose words and tags a tab parts"
     with pytest.raises(InputError, match=message):
-        build_task(tmp_path, "a.txt", tagged.replace("\t", " "), **keys)
+        build_file_task(tmp_path, "a.txt", tagged.replace("\t", " "), **keys)
     (tmp_path / "more.txt").write_text(plain)
     with pytest.raises(InputError, match=message):
-        build_task(
+        build_file_task(
             tmp_path,
             "a.txt",
             tagged,
@@ -158,7 +160,7 @@ def test_comments_between_sentences_are_not_tokens(columns: Any, tmp_path: Path)
     # Split at spaces, these comments have two to six cells.
     comments = ("# sent_id = 1\n# text = a b", "# newdoc", "# newdoc id", "# # a")
     for comment in comments:
-        task = build_task(
+        task = build_file_task(
             tmp_path,
             "en.conllu",
             f"{comment}\n1\t#\tO\n2\tb\tB-X\n\n" * 9,
@@ -166,13 +168,13 @@ def test_comments_between_sentences_are_not_tokens(columns: Any, tmp_path: Path)
         )
         expected = [[("#", "O"), ("b", "B-X")]] * 9
         assert tagged_test_sentences(task) == expected, comment
-    tweets = build_task(
+    tweets = build_file_task(
         tmp_path, "tweets.conll", "# O\nb B-X\n\n" * 9, **TOKENS | {"columns": ["tokens", "ner"]}
     )
     assert tagged_test_sentences(tweets) == expected, (
         "the sign of a hashtag with its tag is a token"
     )
-    spaced = build_task(
+    spaced = build_file_task(
         tmp_path,
         "spaced.conll",
         "# a = b\n1 # O _\n2 b B-X _\n\n" * 9,
@@ -197,7 +199,9 @@ def test_sentence_headers_are_not_tokens_and_a_tsv_file_can_have_a_pattern(
     )
     text = "".join(f"{header}\n1\t#\tO\tO\n2\tLee\tB-PER\tB-PERpart\n\n" for header in headers * 9)
     assert (
-        tagged_test_sentences(build_task(tmp_path, name, text, **TOKENS | {"columns": columns}))
+        tagged_test_sentences(
+            build_file_task(tmp_path, name, text, **TOKENS | {"columns": columns})
+        )
         == [[("#", "O"), ("Lee", "B-PER")]] * 18
     )
 
@@ -216,7 +220,7 @@ def test_multiword_tokens_and_empty_nodes_of_conll_u_are_not_tokens(tmp_path: Pa
         + "".join(f"{i}\t{token}\t_\t{tag}" + "\t_" * 6 + "\n" for i, token, tag in rows)
         + "\n"
     )
-    task = build_task(tmp_path, "en.conllu", text * 9, **TOKENS | {"columns": columns})
+    task = build_file_task(tmp_path, "en.conllu", text * 9, **TOKENS | {"columns": columns})
     assert tagged_test_sentences(task) == [[("do", "AUX"), ("n't", "PART"), ("2-1", "NUM")]] * 9
     spaced = (
         "".join(
@@ -225,7 +229,7 @@ def test_multiword_tokens_and_empty_nodes_of_conll_u_are_not_tokens(tmp_path: Pa
         )
         + "\n"
     )
-    other = build_task(
+    other = build_file_task(
         tmp_path, "ten.conll", spaced * 9, **TOKENS | {"columns": ["tokens", "id", *columns[2:]]}
     )
     assert tagged_test_sentences(other) == [[("3-1", "B-X"), ("won", "O")]] * 9, (
@@ -242,7 +246,7 @@ def test_a_long_file_without_blank_lines_is_rejected_but_not_a_short_one(tmp_pat
         )
         message = rf"{name}: its 1,001 lines are one sentence, since no blank line separates them; put one after each sentence, or"
         with pytest.raises(InputError, match=message):
-            build_task(tmp_path, name, text, **TOKENS)
+            build_file_task(tmp_path, name, text, **TOKENS)
     (tmp_path / "train.conll").write_text(format_sentences(SENTENCES, " "))
     files = {"train": "train.conll", "test": "t.conll"}
     for text in (
@@ -250,7 +254,7 @@ def test_a_long_file_without_blank_lines_is_rejected_but_not_a_short_one(tmp_pat
         format_lines(NAMES, " ") * 300 + "\n" + format_lines(NAMES, " "),
     ):
         assert (
-            build_task(tmp_path, "t.conll", text, files=files, **TOKENS).info.counts["test"]
+            build_file_task(tmp_path, "t.conll", text, files=files, **TOKENS).info.counts["test"]
             == text.count("\n\n") + 1
         )
 
@@ -261,11 +265,11 @@ def test_messages_call_rows_sentences_and_explain_document_unit_line(
     tagged = [*SENTENCES[:6], [("Lee", "NNP", "X-PER")], *SENTENCES]
     message = r"train\.tsv, whose rows are sentences: row 7: column 'ner': tag 1 of 1: 'X-PER' is neither O nor a letter"
     with pytest.raises(InputError, match=message):
-        build_task(tmp_path, "train.tsv", format_sentences(tagged, "\t"), **TOKENS)
+        build_file_task(tmp_path, "train.tsv", format_sentences(tagged, "\t"), **TOKENS)
     rows = "".join(f"\u6d77 \u9493 {n}\tO O B-X\n" for n in range(30))
     message = "the tag 'O O B-X' has a space in it; write tags without spaces; 'columns' reads one word of a line: where it is a sentence, set document_unit: "
     with pytest.raises(InputError, match=message + "line"):
-        build_task(
+        build_file_task(
             tmp_path, "row.tsv", rows, **TOKENS | {"columns": ["tokens", "ner"]}, language="zh"
         )
     unnamed = {"kind": "token_classification", "tokens": "tokens", "label": "ner", "language": "zh"}
@@ -275,7 +279,7 @@ def test_messages_call_rows_sentences_and_explain_document_unit_line(
     ):
         assert (
             len(
-                build_task(tmp_path, "row.tsv", text, **unnamed, **keys)
+                build_file_task(tmp_path, "row.tsv", text, **unnamed, **keys)
                 .splits["test"]["tokens"]
                 .iloc[0]
             )
@@ -287,7 +291,7 @@ def test_a_few_sentences_of_blank_words_are_left_out_and_counted(
     tmp_path: Path,
 ) -> None:
     blank_sentence = [("\u3000", "SYM", "O")]
-    task = build_task(
+    task = build_file_task(
         tmp_path, "t.conll", format_sentences([*SENTENCES, blank_sentence, NAMES], "\t"), **TOKENS
     )
     assert task.info.counts["test"] == 19 and task.info.dropped["test"] == {"unusable": 1}
@@ -296,7 +300,7 @@ def test_a_few_sentences_of_blank_words_are_left_out_and_counted(
         InputError,
         match=r"5 rows \(19, 20, 21, 22, 23\): column 'tokens': every entry is blank; correct",
     ):
-        build_task(
+        build_file_task(
             tmp_path,
             "t.conll",
             format_sentences([*SENTENCES, *[blank_sentence] * 5], "\t"),
@@ -309,7 +313,9 @@ def test_a_line_with_too_few_cells_is_named(tmp_path: Path) -> None:
         InputError,
         match=r"e\.conll, line 10: it has 2 cells, and columns names 3: tokens, pos, ner",
     ):
-        build_task(tmp_path, "e.conll", format_sentences(SENTENCES[:2], " ") + "York O\n", **TOKENS)
+        build_file_task(
+            tmp_path, "e.conll", format_sentences(SENTENCES[:2], " ") + "York O\n", **TOKENS
+        )
 
 
 def test_all_lines_with_too_few_cells_are_counted_in_one_message(tmp_path: Path) -> None:
@@ -317,4 +323,4 @@ def test_all_lines_with_too_few_cells_are_counted_in_one_message(tmp_path: Path)
     with pytest.raises(
         InputError, match=r"e\.conll: 3 lines \(10, 12, 14\): the first has 2 cells, and"
     ):
-        build_task(tmp_path, "e.conll", text, **TOKENS)
+        build_file_task(tmp_path, "e.conll", text, **TOKENS)

@@ -3,7 +3,6 @@
 Dropped documents are counted, and the same sources give the same bytes.
 """
 
-import os
 import unicodedata
 from pathlib import Path
 
@@ -26,7 +25,14 @@ from lineage.language import (
     truncate_to_words,
     word_pattern,
 )
-from tests.helpers.user_project import make_project, run_stage
+from tests.helpers.golden import data_folder
+from tests.helpers.user_project import make_project
+
+
+@pytest.fixture(autouse=True)
+def workspace(tmp_path, monkeypatch):
+    """Run in an empty folder, which gets the cache of digests."""
+    monkeypatch.chdir(tmp_path)
 
 
 def build_corpus(**keys) -> Corpus:
@@ -40,8 +46,7 @@ def read_texts(root: Path, *texts: str, **keys) -> CorpusDocuments:
     )
 
 
-def test_dropped_documents_are_counted_by_reason(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_dropped_documents_are_counted_by_reason(tmp_path):
     documents = read_texts(
         tmp_path,
         "a document of its own",
@@ -57,8 +62,7 @@ def test_dropped_documents_are_counted_by_reason(tmp_path, monkeypatch):
     assert documents.num_read == len(documents.table) + sum(documents.dropped.values())
 
 
-def test_counts_add_up_and_no_document_is_in_two_splits(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_counts_add_up_and_no_document_is_in_two_splits(tmp_path):
     corpus = build_corpus(sources=[{"files": "a.parquet"}], validation_share=0.1, test_share=0.2)
     documents = read_texts(tmp_path, *[f"document number {n} has some words ." for n in range(97)])
     splits = split_corpus(documents, corpus, seed=3, where="corpus")
@@ -75,10 +79,7 @@ def test_counts_add_up_and_no_document_is_in_two_splits(tmp_path, monkeypatch):
     assert statistics["words"] == {"train": 68 * 7, "valid": 10 * 7, "test": 19 * 7}
 
 
-def test_the_split_depends_on_the_seed_and_changes_little_with_a_new_document(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_the_split_depends_on_the_seed_and_changes_little_with_a_new_document(tmp_path):
     corpus = build_corpus(sources=[{"files": "a.parquet"}], validation_share=0.1)
     texts = [f"document number {n} has some words ." for n in range(200)]
 
@@ -92,8 +93,7 @@ def test_the_split_depends_on_the_seed_and_changes_little_with_a_new_document(
     assert len(before & validation_texts(texts, seed=4)) < 10
 
 
-def test_documents_have_the_language_of_their_source(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_documents_have_the_language_of_their_source(tmp_path):
     (tmp_path / "zh.txt").write_text("我们去公园散步。\n今天天气很好。\n", encoding="utf-8")
     (tmp_path / "en.txt").write_text("we walk in the park .\n", encoding="utf-8")
     sources = [
@@ -108,15 +108,14 @@ def test_documents_have_the_language_of_their_source(tmp_path, monkeypatch):
     assert corpus_statistics({"train": documents.table}, documents)["words"]["train"] == 6 + 8 + 7
 
 
-def test_too_few_documents_to_split_are_rejected(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_too_few_documents_to_split_are_rejected(tmp_path):
     with pytest.raises(InputError, match="2 usable documents of 3 read \\(1 duplicate\\)"):
         split_corpus(read_texts(tmp_path, "the first document here", "the second document here", "the first document here"),
               build_corpus(sources=[{"files": "a.parquet"}]), seed=1, where="corpus")  # fmt: skip
 
 
 def test_the_same_data_give_the_same_bytes_and_edits_between_stages_are_rejected(
-    tmp_path, monkeypatch, capsys
+    tmp_path, run_stage
 ):
     digests = []
     for name in ("one", "two"):
@@ -127,9 +126,7 @@ def test_the_same_data_give_the_same_bytes_and_edits_between_stages_are_rejected
             ("task", "mood"),
             ("baselines", "mood"),
         ):
-            assert (
-                run_stage(tmp_path / name, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
-            )
+            assert run_stage(tmp_path / name, *command)[0] == 0
         home = tmp_path / name / "artifacts"
         digests.append(
             {
@@ -141,9 +138,7 @@ def test_the_same_data_give_the_same_bytes_and_edits_between_stages_are_rejected
     assert digests[0] == digests[1]
     assert "corpora/general/counts.json" in digests[0]
     (tmp_path / "two/texts/00.txt").write_text("another text than before , and of another size .\n")
-    code, message = run_stage(
-        tmp_path / "two", "corpus", "general", monkeypatch=monkeypatch, capsys=capsys
-    )
+    code, message = run_stage(tmp_path / "two", "corpus", "general")
     assert code == 2
     assert "changed after the sources stage" in message
 
@@ -164,64 +159,32 @@ def test_normalized_text(raw, clean):
     assert normalize_text(clean) == clean
 
 
-@pytest.mark.parametrize(
-    ("language", "text", "expected"),
-    [
-        (
-            "en",
-            "Dr. J. Doe paid $3.50. Then he left! (Really?) Yes.",
-            ["Dr. J. Doe paid $3.50.", "Then he left!", "(Really?)", "Yes."],
-        ),
-        (
-            "en",
-            "No stop here\nnext line at approx. noon",
-            ["No stop here", "next line at approx. noon"],
-        ),
-        ("en", "He said no. and left.", ["He said no. and left."]),
-        ("en", "i like it. it was good. we go.", ["i like it.", "it was good.", "we go."]),
-        ("en", 'a b . c d ? " e f !', ["a b .", 'c d ? "', "e f !"]),
-        ("de", "Er kam z. B. Montag. Dann ging er.", ["Er kam z. B. Montag.", "Dann ging er."]),
-        ("zh", "今天好！我们走。“真的？”\n是", ["今天好！", "我们走。", "“真的？”", "是"]),
-        (
-            "zh",
-            "他说 Dr. Smith 来了。He came in 3.5 hours. Then he left... 我也走了。Really?",
-            [
-                "他说 Dr. Smith 来了。",
-                "He came in 3.5 hours.",
-                "Then he left...",
-                "我也走了。",
-                "Really?",
-            ],
-        ),
-        ("hi", "वह आया। वह गया।", ["वह आया।", "वह गया।"]),
-        (
-            "ka",
-            "ეს არის NASA. ის დიდია. ის ib. კარგია.",
-            ["ეს არის NASA.", "ის დიდია.", "ის ib.", "კარგია."],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("language", "text", "expected"), [
+    ("en", "Dr. J. Doe paid $3.50. Then he left! (Really?) Yes.", ["Dr. J. Doe paid $3.50.", "Then he left!", "(Really?)", "Yes."]),
+    ("en", "No stop here\nnext line at approx. noon", ["No stop here", "next line at approx. noon"]),
+    ("en", "He said no. and left.", ["He said no. and left."]),
+    ("en", "i like it. it was good. we go.", ["i like it.", "it was good.", "we go."]),
+    ("en", 'a b . c d ? " e f !', ["a b .", 'c d ? "', "e f !"]),
+    ("de", "Er kam z. B. Montag. Dann ging er.", ["Er kam z. B. Montag.", "Dann ging er."]),
+    ("zh", "今天好！我们走。“真的？”\n是", ["今天好！", "我们走。", "“真的？”", "是"]),
+    ("zh", "他说 Dr. Smith 来了。He came in 3.5 hours. Then he left... 我也走了。Really?", ["他说 Dr. Smith 来了。", "He came in 3.5 hours.", "Then he left...", "我也走了。", "Really?"]),
+    ("hi", "वह आया। वह गया।", ["वह आया।", "वह गया।"]),
+    ("ka", "ეს არის NASA. ის დიდია. ის ib. კარგია.", ["ეს არის NASA.", "ის დიდია.", "ის ib.", "კარგია."]),
+])  # fmt: skip
 def test_sentences_are_split_by_language(language, text, expected):
     assert [text[start:end] for start, end in sentence_spans(text, language)] == expected
 
 
-@pytest.mark.parametrize(
-    ("language", "text", "expected"),
-    [
-        ("en", "It's 3.5, don't!", ["It", "'s", "3.5", ",", "do", "n't", "!"]),
-        ("fr", "l'été", ["l'été"]),
-        ("zh", "我用GPT-2 写3.5字。", ["我", "用", "GPT", "-", "2", "写", "3.5", "字", "。"]),
-        ("en", "5 km² of ＿x", ["5", "km", "²", "of", "＿", "x"]),
-        ("ja", "カタ漢", ["カ", "タ", "漢"]),
-        ("hi", "हिन्दी है", ["हिन्दी", "है"]),
-        ("fa", "می\u200cخواهم بروم", ["می\u200cخواهم", "بروم"]),
-        (
-            "de",
-            normalize_text("Zusam\u00admen\u00adarbeit\u2060en hier ,"),
-            ["Zusammenarbeiten", "hier", ","],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("language", "text", "expected"), [
+    ("en", "It's 3.5, don't!", ["It", "'s", "3.5", ",", "do", "n't", "!"]),
+    ("fr", "l'été", ["l'été"]),
+    ("zh", "我用GPT-2 写3.5字。", ["我", "用", "GPT", "-", "2", "写", "3.5", "字", "。"]),
+    ("en", "5 km² of ＿x", ["5", "km", "²", "of", "＿", "x"]),
+    ("ja", "カタ漢", ["カ", "タ", "漢"]),
+    ("hi", "हिन्दी है", ["हिन्दी", "है"]),
+    ("fa", "می\u200cخواهم بروم", ["می\u200cخواهم", "بروم"]),
+    ("de", normalize_text("Zusam\u00admen\u00adarbeit\u2060en hier ,"), ["Zusammenarbeiten", "hier", ","]),
+])  # fmt: skip
 def test_words_are_split_by_language(language, text, expected):
     assert split_words(text, language) == expected
     assert (
@@ -271,12 +234,8 @@ def test_tokenizers_find_the_same_words_as_python_for_all_characters(language):
     assert [word for word, _ in pieces] == split_words(text, language)
 
 
-@pytest.mark.skipif(
-    "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
-)
-def test_real_text_is_loaded_by_configuration_only(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    root = Path(os.environ["LINEAGE_DATA"])
+def test_real_text_is_loaded_by_configuration_only(tmp_path):
+    root = data_folder()
     corpus = build_corpus(sources=[{"files": "corpus-small/train.parquet", "text": "text"}])
     documents = collect_documents(corpus, seed=1, root=root, where="corpus")
     assert documents.num_read == 800

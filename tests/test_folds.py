@@ -9,12 +9,9 @@ import pandas as pd
 import pytest
 
 from lineage.analysis.cells import ResultCell, read_result_cells, read_rows
-from lineage.artifacts import read_json, read_table, write_table
-from lineage.config.data import Task
+from lineage.artifacts import read_json, read_table
 from lineage.config.params import Grid
-from lineage.config.records import parse_record
 from lineage.data.dataset_stats import FoldStats, compute_fold_stats
-from lineage.data.items import build_items, check_task_files
 from lineage.data.task_data import TaskData, assign_fold_splits
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs
@@ -22,8 +19,9 @@ from lineage.methods.encoder import EvalContext
 from lineage.results import Note, notes_to_json, results_frame
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
-from tests.helpers.study_rows import write_no_ngrams
-from tests.helpers.user_project import make_project, run_stage, write_params
+from tests.helpers.study_rows import write_no_ngrams, write_stage_results
+from tests.helpers.tasks import TEXTS, build_table_task, build_task_items
+from tests.helpers.user_project import RunStage, make_project, write_params
 
 AUTHORS = 9
 SPLITS = {"train": "train.csv", "test": "train.csv"}
@@ -48,29 +46,13 @@ def labelled_sentences(count: int, *, seed: int = 0) -> pd.DataFrame:
     )
 
 
-def build_task(
-    tmp_path: Path, frame: pd.DataFrame, *, where: str = "tasks.small", **fields: Any
-) -> TaskData:
-    """Write the sentences to train.csv, and build the task from it."""
-    frame.to_csv(tmp_path / "train.csv", index=False)
-    tree = {
-        "kind": "text_classification",
-        "text": ["text"],
-        "label": "label",
-        "files": {"train": "train.csv"},
-    } | fields
-    task = parse_record(Task, tree, where)
-    items = build_items("small", task, load_kind(task.kind), seed=3, root=tmp_path, where=where)
-    return TaskData(items.info, items.splits)
-
-
 @pytest.mark.parametrize("grouped", [False, True])
 def test_each_item_is_tested_once_per_repetition_and_groups_stay_together(
     tmp_path: Path, grouped: bool
 ) -> None:
     frame = labelled_sentences(130)
     fields = {"group": "author"} if grouped else {}
-    data = build_task(tmp_path, frame, folds=4, **fields)
+    data = build_table_task(tmp_path, frame, folds=4, **fields)
     repetitions = []
     for seed in (0, 1):
         test_folds = []
@@ -121,53 +103,24 @@ def test_no_split_is_empty_even_if_groups_differ_much_in_size(folds: int, sizes:
             assert sum(map(len, parts.values())) == len(items)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            {"folds": 3, "files": {"train": "train.csv", "test": "train.csv"}},
-            "tasks.small.folds: test is given",
-        ),
-        ({"folds": 2, "group": "author"}, "with groups to 3 or more"),
-        ({"folds": 1}, "set it to 2 or more"),
-        ({"folds": 40, "group": "author"}, "groups are too few for 40 folds"),
-        ({"folds": 200}, "130 items are too few for 200 folds"),
-        (
-            {
-                "files": SPLITS,
-                "label_map": {"0": "no"},
-                "extra_test_sets": {"other": {"files": {"train": "train.csv"}}},
-            },
-            "name only a test split",
-        ),
-        (
-            {"files": SPLITS, "extra_test_sets": {"other": {"files": {"test": "other.csv"}}}},
-            "label 'neither' does not occur in train",
-        ),
-        (
-            {
-                "files": SPLITS,
-                "extra_test_sets": {"other": {"files": {"test": "other.csv"}, "label": "verdict"}},
-            },
-            "row 1: column 'verdict': label 'neither'",
-        ),
-        (
-            {"folds": 3, "extra_test_sets": {"other": {"files": {"test": "other.csv"}}}},
-            "tasks.small.extra_test_sets: with folds each item of train is tested once",
-        ),
-        *(
-            (
-                {"files": SPLITS, "extra_test_sets": {name: {"files": {"test": "other.csv"}}}},
-                f"the name '{name}' must match",
-            )
-            for name in ("small", "held_unlabelled", "a on b", "a/b")
-        ),
-        (
-            {"files": SPLITS, "limit": {"train": 1}},
-            "limit.train or validation leaves 1 items, with 1 of the 2 labels; raise the limit",
-        ),
-    ],
-)
+OTHER = {"files": {"test": "other.csv"}}
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"folds": 3, "files": SPLITS}, "tasks.small.folds: test is given"),
+    ({"folds": 2, "group": "author"}, "with groups to 3 or more"),
+    ({"folds": 1}, "set it to 2 or more"),
+    ({"folds": 40, "group": "author"}, "groups are too few for 40 folds"),
+    ({"folds": 200}, "130 items are too few for 200 folds"),
+    ({"files": SPLITS, "label_map": {"0": "no"}, "extra_test_sets": {"other": {"files": {"train": "train.csv"}}}}, "name only a test split"),
+    ({"files": SPLITS, "extra_test_sets": {"other": OTHER}}, "label 'neither' does not occur in train"),
+    ({"files": SPLITS, "extra_test_sets": {"other": OTHER | {"label": "verdict"}}}, "row 1: column 'verdict': label 'neither'"),
+    ({"folds": 3, "extra_test_sets": {"other": OTHER}}, "tasks.small.extra_test_sets: with folds each item of train is tested once"),
+    *[({"files": SPLITS, "extra_test_sets": {name: OTHER}}, f"the name '{name}' must match") for name in ("small", "held_unlabelled", "a on b", "a/b")],
+    *[({"files": SPLITS, "extra_test_sets": {"other": OTHER | {key: value}}}, rf"small\.extra_test_sets\.other\.{key}: its items are read and scored as the task's own; remove the key")
+      for key, value in (("language", "zh"), ("symmetric", True), ("probes", ["linear"]), ("metric", ["macro_f1"]))],
+    ({"files": SPLITS, "limit": {"train": 1}}, "limit.train or validation leaves 1 items, with 1 of the 2 labels; raise the limit"),
+])  # fmt: skip
 def test_impossible_folds_and_extra_test_sets_are_errors(
     tmp_path: Path, fields: dict[str, Any], message: str
 ) -> None:
@@ -175,7 +128,7 @@ def test_impossible_folds_and_extra_test_sets_are_errors(
         tmp_path / "other.csv", index=False
     )
     with pytest.raises(InputError, match=message):
-        build_task(tmp_path, labelled_sentences(130), **fields)
+        build_table_task(tmp_path, labelled_sentences(130), **fields)
 
 
 @pytest.mark.parametrize(("fields", "refused"), [
@@ -201,10 +154,11 @@ def test_regression_folds_must_be_large_enough_for_a_correlation(
             InputError,
             match=r"items in \d+ (items|groups) and \d+ folds: a fold may have only \d+ items, or a single group",
         ):
-            build_task(tmp_path, frame, **regression_fields, **fields)
+            build_table_task(tmp_path, frame, **regression_fields, **fields)
     else:
         assert (
-            build_task(tmp_path, frame, **regression_fields, **fields).info.folds == fields["folds"]
+            build_table_task(tmp_path, frame, **regression_fields, **fields).info.folds
+            == fields["folds"]
         )
 
 
@@ -217,21 +171,21 @@ def test_a_rare_label_stays_in_train_if_possible_and_is_counted_otherwise(
     """
     rare = labelled_sentences(40).assign(label=["rare"] * 2 + ["common"] * 38)
     for seed in range(5):
-        data = build_task(tmp_path, rare, folds=2)
+        data = build_table_task(tmp_path, rare, folds=2)
         assert all(
             data.select_items(data.split_items(seed=seed, fold=fold)[0])["label"].nunique() == 2
             for fold in (0, 1)
         )
         assert compute_fold_stats(data, [seed]) == FoldStats(2, 0, 0, 2)
         shuffled = rare.sample(frac=1, random_state=seed)
-        limited = build_task(
+        limited = build_table_task(
             tmp_path, shuffled, files=SPLITS, limit={"train": 10}, validation_share=0.2
         )
         assert set(limited.splits["train"]["label"]) == {0, 1}
     small = pd.DataFrame(
         {"text": "a b", "label": ["x", "x", "y", "y", "y"], "author": ["p", "q", "r", "s", "t"]}
     )
-    data = build_task(tmp_path, small, folds=3, group="author")
+    data = build_table_task(tmp_path, small, folds=3, group="author")
     lacks_label = [
         data.select_items(data.split_items(seed=seed, fold=fold)[0])["label"].nunique() < 2
         for seed in range(4)
@@ -255,12 +209,12 @@ def test_folds_that_leave_nothing_to_learn_from_are_errors(
         }
     )
     with pytest.raises(InputError, match=message):
-        build_task(tmp_path, frame, **fields)
+        build_table_task(tmp_path, frame, **fields)
     smallest = pd.DataFrame(
         {"text": [f"text {number}" for number in range(4)], "label": [0, 0, 1, 1]}
     )
     for validation_share in (0.1, 1.0):
-        data = build_task(tmp_path, smallest, folds=2, validation_share=validation_share)
+        data = build_table_task(tmp_path, smallest, folds=2, validation_share=validation_share)
         assert all(
             len(part.rows_N) for fold in (0, 1) for part in data.split_items(seed=0, fold=fold)
         )
@@ -291,25 +245,17 @@ def read_report_cells(
     data: TaskData, rows: pd.DataFrame, predictions: pd.DataFrame, results_dir: Path
 ) -> list[ResultCell]:
     """Return the cells that a report reads from these results and from the baselines."""
-    baseline_results = [
-        *tiny.evaluate_baselines(
-            load_kind("text_classification"),
-            data,
-            split="test",
-            finetune_seeds=(0, 1),
-            label_counts=("all",),
-        )
-    ]
-    write_table(results_dir / "rows/evaluate-word2vec-0-small.parquet", rows)
-    write_table(results_dir / "predictions/evaluate-word2vec-0-small.parquet", predictions)
-    write_table(
-        results_dir / "rows/baselines-small.parquet",
-        results_frame([row for baseline_rows, _ in baseline_results for row in baseline_rows]),
+    baselines = tiny.evaluate_baselines(
+        load_kind("text_classification"),
+        data,
+        split="test",
+        finetune_seeds=(0, 1),
+        label_counts=("all",),
     )
-    write_table(
-        results_dir / "predictions/baselines-small.parquet",
-        pd.concat([baseline_predictions for _, baseline_predictions in baseline_results]),
-    )
+    baseline_rows = results_frame([row for own_rows, _ in baselines for row in own_rows])
+    baseline_predictions = pd.concat([table for _, table in baselines])
+    write_stage_results(results_dir, "evaluate-word2vec-0-small", rows, predictions)
+    write_stage_results(results_dir, "baselines-small", baseline_rows, baseline_predictions)
     write_no_ngrams(results_dir)
     grid = Grid(("word2vec",), ("small",), (0,), (), (), (), (0, 1), ("all",))
     return read_result_cells(
@@ -320,7 +266,7 @@ def read_report_cells(
 def test_the_report_has_one_value_per_repetition_and_counts_groups_as_clusters(
     tmp_path: Path,
 ) -> None:
-    data = build_task(tmp_path, labelled_sentences(130), folds=3, group="author")
+    data = build_table_task(tmp_path, labelled_sentences(130), folds=3, group="author")
     rows, predictions = evaluate_task(data, tmp_path)
     test_rows = rows[
         (rows["split"] == "test") & (rows["transfer"] == "frozen") & (rows["init"] == "random")
@@ -380,38 +326,16 @@ def test_an_extra_test_set_is_scored_by_the_same_probe_under_its_own_name(tmp_pa
         "label_map": {"negative": "0", "positive": "1"},
         "limit": {"test": 30},
     }
-    data = build_task(
-        tmp_path,
-        frame,
-        files={"train": "train.csv", "test": "test.csv"},
-        extra_test_sets={"other": extra_test_set},
-    )
+    files = {"train": "train.csv", "test": "test.csv"}
+    data = build_table_task(tmp_path, frame, files=files, extra_test_sets={"other": extra_test_set})
+    block = TEXTS | {"files": files, "extra_test_sets": {"other": extra_test_set}}
+    build_task_items(tmp_path, block, check_files=True)
+    block["extra_test_sets"]["other"] |= {"text": ["txt"]}
+    with pytest.raises(InputError, match=r"task\.extra_test_sets\.other.*no column 'txt'"):
+        build_task_items(tmp_path, block, check_files=True)
     expected_counts = {"train": 54, "validation": 6, "test": 20, "test-other": 30}
     assert data.info.counts == expected_counts
     assert set(data.splits["test-other"]["label"]) == {0, 1}
-    common = {
-        "kind": "text_classification",
-        "text": ["text"],
-        "label": "label",
-        "files": {"train": "train.csv", "test": "test.csv"},
-    }
-    task, bad_task = (
-        parse_record(
-            Task, common | {"extra_test_sets": {"other": extra_test_set | overrides}}, "tasks.small"
-        )
-        for overrides in ({}, {"text": ["txt"]})
-    )
-    check_task_files(
-        task, load_kind("text_classification"), root=tmp_path, where="tasks.small", read_files=True
-    )
-    with pytest.raises(InputError, match=r"tasks\.small\.extra_test_sets\.other.*no column 'txt'"):
-        check_task_files(
-            bad_task,
-            load_kind("text_classification"),
-            root=tmp_path,
-            where="tasks.small",
-            read_files=True,
-        )
     rows, predictions = evaluate_task(data, tmp_path)
     frozen = rows[(rows["transfer"] == "frozen") & (rows["init"] == "random")]
     assert set(zip(frozen["split"], frozen["test_set"], frozen["num_examples"], strict=True)) == {
@@ -443,7 +367,7 @@ def test_an_extra_test_set_is_scored_by_the_same_probe_under_its_own_name(tmp_pa
 
 
 def test_the_stages_run_a_task_in_folds_and_one_with_an_extra_test_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run_stage: RunStage
 ) -> None:
     params = make_project(tmp_path)
     mood_task = params["tasks"]["mood"]
@@ -460,9 +384,7 @@ def test_the_stages_run_a_task_in_folds_and_one_with_an_extra_test_set(
         ("task", "folded"),
         ("baselines", "folded"),
     ):
-        assert run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0, (
-            command
-        )
+        assert run_stage(tmp_path, *command)[0] == 0, command
     rows = pd.concat([read_table(path) for path in (tmp_path / "artifacts/results/rows").iterdir()])
     tfidf_rows = rows[(rows["model"] == "tfidf") & (rows["label_count"] == "all")]
     folded_rows = tfidf_rows[tfidf_rows["task"] == "folded"]
@@ -474,7 +396,7 @@ def test_the_stages_run_a_task_in_folds_and_one_with_an_extra_test_set(
     assert num_duplicates == 54, "six of the 60 items are in validation"
     params["grid"] |= {"adapt_models": ["gpt"], "adapt_tasks": ["folded"]}
     write_params(tmp_path, params)
-    code, output = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+    code, output = run_stage(tmp_path, "sources")
     message = "in folds every item is scored, so none can be adapted to; give an unlabelled split"
     assert code == 2
     assert message in output

@@ -5,9 +5,6 @@ A local server speaks the protocol of the Hub.
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,31 +15,10 @@ import pytest
 
 pytest.importorskip("transformers")
 
+from tests.helpers.hub import HUB_SOURCE, LARGE_TRAIN_TEXTS, REVISION, hub_folder, read_in_process
 from tests.helpers.public_checkpoints import save_checkpoint
-from tests.test_sources import HUB_SOURCE, LARGE_TRAIN_TEXTS, REVISION, hub_folder
 
 ROOT = Path(__file__).parent.parent
-SCRIPT = """
-import json, sys
-from pathlib import Path
-from lineage.data.corpus import collect_documents
-from lineage.config.data import Corpus
-from lineage.errors import InputError
-from lineage.networks.public_folders import parse_checkpoint_source
-from lineage.config.records import parse_record
-for request in json.loads(sys.argv[1]):
-    try:
-        if "model" in request:
-            source = parse_checkpoint_source(request["model"], request["revision"], "m")
-            answer = [file["name"] for file in source.fingerprint(Path("nothing"))["files"]]
-        else:
-            corpus = parse_record(Corpus, {"language": "en", "sources": [request]}, "corpus")
-            documents = collect_documents(corpus, seed=1, root=Path.cwd(), where="corpus")
-            answer = list(documents.table["text"])
-        print(json.dumps(answer))
-    except InputError as error:
-        print(error, file=sys.stderr)
-"""
 DATASET, MODEL = {"hub": "some/set", **HUB_SOURCE}, {"model": "some/model", "revision": REVISION}
 
 
@@ -153,46 +129,19 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     thread.join()
 
 
-def request_from_hub(
-    hub: Hub, home: Path, *requests: dict[str, str]
-) -> tuple[list[list[str]], list[str]]:
-    """Return the answers and the lines on stderr of a new process.
-
-    The library of the Hub reads its settings when it is imported.
-    """
-    settings = {
-        "PYTHONPATH": str(ROOT),
-        "HF_HOME": str(home),
-        "HF_ENDPOINT": hub.address,
-        "OMP_NUM_THREADS": "1",
-    }
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    command = [sys.executable, "-c", SCRIPT, json.dumps(requests)]
-    result = subprocess.run(
-        command,
-        cwd=home.parent,
-        env=environment | settings,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return [json.loads(line) for line in result.stdout.splitlines()], result.stderr.splitlines()
-
-
 @pytest.mark.slow
 def test_a_download_is_complete_or_gives_one_message_and_resumes_without_repeating(
     hub: Hub, tmp_path: Path
 ) -> None:
+
+    def request_from_hub(*requests: dict[str, str]) -> tuple[list[list[str]], list[str]]:
+        answers, messages = read_in_process(tmp_path / "home", *requests, HF_ENDPOINT=hub.address)
+        return [names for names, _ in answers], messages
+
     (hub.repositories["some/model"] / "pytorch_model.bin").write_bytes(b"a pickle")
     hub.broken = {"large/train-00000-of-00001.parquet", "model.safetensors"}
-    answers, messages = request_from_hub(
-        hub,
-        tmp_path / "home",
-        DATASET,
-        MODEL,
-        {**DATASET, "hub": "some/other"},
-        {**MODEL, "model": "some/other"},
-    )
+    others = {**DATASET, "hub": "some/other"}, {**MODEL, "model": "some/other"}
+    answers, messages = request_from_hub(DATASET, MODEL, *others)
     assert not answers and len(messages) == 4, messages
     assert all(
         "is not in the Hub's cache and could not be fetched (peer closed connection" in line
@@ -201,7 +150,7 @@ def test_a_download_is_complete_or_gives_one_message_and_resumes_without_repeati
     assert all("some/other at 0123456789ab" in line and "404" in line for line in messages[2:])
 
     hub.broken = set()
-    answers, messages = request_from_hub(hub, tmp_path / "home", DATASET, MODEL)
+    answers, messages = request_from_hub(DATASET, MODEL)
     assert not messages
     assert answers[0] == LARGE_TRAIN_TEXTS
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(answers[1])
@@ -219,9 +168,7 @@ def test_a_download_is_complete_or_gives_one_message_and_resumes_without_repeati
 
     hub.requested.clear()
     small = {**DATASET, "config": "small"}
-    (*again, small_texts), messages = request_from_hub(
-        hub, tmp_path / "home", DATASET, MODEL, small
-    )
+    (*again, small_texts), messages = request_from_hub(DATASET, MODEL, small)
     assert again == answers and not messages
     assert len(small_texts) == len(LARGE_TRAIN_TEXTS)
     assert any("small/train" in path for path in hub.requested)

@@ -22,7 +22,7 @@ from lineage.errors import InputError
 from lineage.study.checks import check_study
 from tests.helpers import tiny
 from tests.helpers.study_rows import GRID, Study, render_pages
-from tests.helpers.user_project import REPOSITORY, make_project, run_stage, write_params
+from tests.helpers.user_project import REPOSITORY, RunStage, make_project, write_params
 
 Tree = dict[str, Any]
 NAME = "gpt + word2vec"
@@ -129,12 +129,10 @@ def raise_disk_full(*_: object, **__: object) -> None:
 
 @pytest.mark.slow
 def test_the_stages_join_static_vectors_with_a_contextual_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_stage: RunStage
 ) -> None:
     def run(*command: str) -> None:
-        assert run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0, (
-            command
-        )
+        assert run_stage(tmp_path, *command)[0] == 0, command
 
     tree = write_small_project(tmp_path)
     for command in (
@@ -178,19 +176,7 @@ def test_the_stages_join_static_vectors_with_a_contextual_model(
     # The stage fails after its last result is cached, and the next process continues from there.
     with monkeypatch.context() as patch:
         patch.setattr("stages.evaluate.write_table", raise_disk_full)
-        assert (
-            run_stage(
-                tmp_path,
-                "evaluate",
-                "gpt",
-                "0",
-                "mood",
-                "--joined",
-                monkeypatch=monkeypatch,
-                capsys=capsys,
-            )[0]
-            == 2
-        )
+        assert run_stage(tmp_path, "evaluate", "gpt", "0", "mood", "--joined")[0] == 2
     (clock_file,) = tmp_path.glob(".lineage/resume/evaluate_joined-gpt-0-mood/*/clock.json")
     assert 0.01 < artifacts.read_json(clock_file)["seconds"] < 100
     artifacts.write_json(clock_file, {"seconds": 1000.0})
@@ -234,44 +220,17 @@ def check_grid(grid: Tree) -> None:
     check_task_data(params.grid.join_tasks[0], params, REPOSITORY)
 
 
-@pytest.mark.parametrize(
-    ("grid", "message"),
-    [
-        (
-            {"join_models": ["elmo", "bret"]},
-            "grid.join_models: 'bret' has no entry in grid.models; did you mean 'bert'?",
-        ),
-        (
-            {"join_tasks": ["sens"]},
-            "grid.join_tasks: 'sens' has no entry in grid.tasks; did you mean 'sense'?",
-        ),
-        (
-            {"join_static_model": "word2vek"},
-            "grid.join_static_model: 'word2vek' has no entry in grid.models; did you mean 'word2vec'?",
-        ),
-        (
-            {"join_static_model": "fasttext"},
-            "grid.join_static_model: 'fasttext' has no entry in grid.models",
-        ),
-        ({"join_static_model": "gpt"}, "grid.join_static_model: gpt has no static vectors"),
-        (
-            {"join_models": ["elmo", "word2vec"]},
-            "grid.join_models: word2vec has static vectors itself; remove it",
-        ),
-        (
-            {"join_tasks": []},
-            "'join_models' is given and 'join_tasks' is empty; give both, or",
-        ),
-        (
-            {"join_models": []},
-            "'join_tasks' is given and 'join_models' is empty; give both, or",
-        ),
-        (
-            {"join_tasks": ["agreement"]},
-            "grid.join_tasks: agreement: a task of kind minimal_pairs has no probe of frozen features",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("grid", "message"), [
+    ({"join_models": ["elmo", "bret"]}, "grid.join_models: 'bret' has no entry in grid.models; did you mean 'bert'?"),
+    ({"join_tasks": ["sens"]}, "grid.join_tasks: 'sens' has no entry in grid.tasks; did you mean 'sense'?"),
+    ({"join_static_model": "word2vek"}, "grid.join_static_model: 'word2vek' has no entry in grid.models; did you mean 'word2vec'?"),
+    ({"join_static_model": "fasttext"}, "grid.join_static_model: 'fasttext' has no entry in grid.models"),
+    ({"join_static_model": "gpt"}, "grid.join_static_model: gpt has no static vectors"),
+    ({"join_models": ["elmo", "word2vec"]}, "grid.join_models: word2vec has static vectors itself; remove it"),
+    ({"join_tasks": []}, "'join_models' is given and 'join_tasks' is empty; give both, or"),
+    ({"join_models": []}, "'join_tasks' is given and 'join_models' is empty; give both, or"),
+    ({"join_tasks": ["agreement"]}, "grid.join_tasks: agreement: a task of kind minimal_pairs has no probe of frozen features"),
+])  # fmt: skip
 def test_an_invalid_join_is_refused_before_anything_runs(grid: Tree, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         check_grid(grid)

@@ -1,9 +1,8 @@
 """A study is drafted from the user's files, and its params.yaml is accepted by the checks."""
 
 import gzip
-import json
-import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,56 +12,38 @@ import pyarrow as pa
 import pytest
 
 from flows.new_study import draft_study, parse_task_option
-from lineage.config.params import read_params
 from lineage.config.records import parse_yaml, read_yaml
 from lineage.data.inspection import guess_language, guess_max_words
 from lineage.errors import InputError
-from lineage.study.checks import check_data, check_study
-from lineage.study.draft import StudyDraft, to_yaml
+from lineage.study.draft import to_yaml
 from lineage.synthetic.grammar import generate_documents
+from tests.helpers.golden import data_folder
+from tests.helpers.new_study import (
+    NUM_DOCUMENTS,
+    NUM_ROWS,
+    check_in_folder,
+    list_files,
+    make_home,
+    make_texts,
+    make_tickets,
+)
+from tests.helpers.tasks import write_jsonl
 from tests.helpers.tiny import mark_slow
 
 ROOT = Path(__file__).parent.parent
-NUM_ROWS = 120
-NUM_DOCUMENTS = 60
-LABELS = ("billing", "shipping", "returns")
 CHINESE = "今天天气很好我们去公园看花也看到了许多小鸟在树上唱歌大家都很高兴"
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a corpus of text files, which is the current folder."""
-    (tmp_path / "texts").mkdir()
-    for number, text in enumerate(generate_documents(NUM_DOCUMENTS, seed=1)):
-        (tmp_path / f"texts/{number:03d}.txt").write_text(text + "\n", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    # Otherwise what this machine's cache of the Hub holds would be proposed.
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "no-hub"))
-    return tmp_path
+    return make_home(tmp_path, monkeypatch)
 
 
-def make_texts(num_texts: int, num_words: int = 9, seed: int = 1) -> list[str]:
-    """Return different texts of random words."""
-    rng = np.random.default_rng(seed)
-    words = np.array(["late", "order", "parcel", "money", "card", "box", "wrong", "size", "again"])
-    return [
-        f"{' '.join(rng.choice(words, num_words - 1))} number{place}" for place in range(num_texts)
-    ]
-
-
-def make_tickets(num_rows: int = NUM_ROWS, seed: int = 1) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "id": range(num_rows),
-            "body": make_texts(num_rows, seed=seed),
-            "queue": [LABELS[row % 3] for row in range(num_rows)],
-            "date": [f"2024-01-{1 + row % 9:02d}" for row in range(num_rows)],
-        }
-    )
-
-
-def list_files(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+@pytest.fixture
+def tickets(home: Path) -> Path:
+    """A folder with tickets in train.csv too, which is the current folder."""
+    make_tickets().to_csv("train.csv", index=False)
+    return home
 
 
 def draft_and_check(home: Path, *tasks: str, corpus: str = "texts/*.txt") -> dict[str, Any]:
@@ -76,20 +57,6 @@ def draft_and_check(home: Path, *tasks: str, corpus: str = "texts/*.txt") -> dic
     return tree
 
 
-def check_in_folder(folder: Path, draft: StudyDraft) -> None:
-    """Write params.yaml into the study's folder, and check it there."""
-    folder.mkdir(parents=True)
-    (folder / "params.yaml").write_text(draft.params_text, encoding="utf-8")
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        params = read_params()
-        records = check_data(params, check_study(params), Path.cwd())
-    finally:
-        os.chdir(before)
-    assert records["corpora/general"]["documents"] > 0
-
-
 def refusal(*tasks: str, corpus: str = "texts/*.txt") -> str:
     """Return the message with which a draft is refused."""
     with pytest.raises(InputError) as error:
@@ -98,9 +65,8 @@ def refusal(*tasks: str, corpus: str = "texts/*.txt") -> str:
     return str(error.value)
 
 
-def test_a_csv_and_a_folder_of_texts(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
-    tree = draft_and_check(home, "queue=train.csv")
+def test_a_csv_and_a_folder_of_texts(tickets: Path) -> None:
+    tree = draft_and_check(tickets, "queue=train.csv")
     assert tree["corpora"]["general"] == {
         "language": "en",
         "sources": [{"files": "../../texts/*.txt", "document_unit": "file"}],
@@ -127,8 +93,8 @@ def test_a_csv_and_a_folder_of_texts(home: Path) -> None:
     )
 
 
-def test_the_draft_is_short_and_every_guess_has_a_comment(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+@pytest.mark.usefixtures("tickets")
+def test_the_draft_is_short_and_every_guess_has_a_comment() -> None:
     text = draft_study(Path("new"), ["texts/*.txt"], ["queue=train.csv"]).params_text
     lines = text.splitlines()
     assert len(lines) <= 36
@@ -137,9 +103,11 @@ def test_the_draft_is_short_and_every_guess_has_a_comment(home: Path) -> None:
         assert "# guessed" in line
 
 
-def test_the_grid_has_every_list_that_dvc_reads(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
-    tree = draft_and_check(home, "queue=train.csv")
+def test_the_grid_has_every_list_that_dvc_reads_and_no_other_key_than_the_demo(
+    tickets: Path,
+) -> None:
+    tree = draft_and_check(tickets, "queue=train.csv")
+    assert set(tree["grid"]) <= set(read_yaml(ROOT / "params.yaml")["grid"])
     wanted = re.findall(r"\$\{grid\.(\w+)\}", (ROOT / "dvc.yaml").read_text())
     assert set(wanted) <= set(tree["grid"]) and len(wanted) > 5
 
@@ -223,30 +191,6 @@ def test_conllu_has_its_own_columns(home: Path) -> None:
     assert tree["tasks"]["parts"]["label"] == "upos"
 
 
-def test_lists_of_words_and_tags(home: Path) -> None:
-    rows = [
-        {"doc": "a", "words": ["Anna", "is", f"w{row}"], "ner": ["B-PER", "O", "O"]}
-        for row in range(60)
-    ]
-    Path("train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    task = draft_and_check(home, "names=train.jsonl")["tasks"]["names"]
-    assert (task["kind"], task["tokens"], task["label"]) == ("token_classification", "words", "ner")
-
-
-def test_spans_of_characters(home: Path) -> None:
-    rows = [
-        {"text": f"Anna lives in Town{row}", "label": [[0, 4, "PER"]] if row % 2 else []}
-        for row in range(60)
-    ]
-    Path("train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    task = draft_and_check(home, "names=train.jsonl")["tasks"]["names"]
-    assert (task["kind"], task["tokens"], task["label"]) == (
-        "token_classification",
-        "text",
-        "label",
-    )
-
-
 def test_a_folder_for_each_label(home: Path) -> None:
     for number, text in enumerate(make_texts(60)):
         folder = Path("reviews") / ("good" if number % 2 else "bad")
@@ -257,53 +201,6 @@ def test_a_folder_for_each_label(home: Path) -> None:
     assert task["files"] == {"train": "../../reviews"} and task["document_unit"] == "file"
     assert task["text"] == ["text"] and task["label"] == "folder"
     assert "2 labels" in tree["lines"][1]
-
-
-def test_two_texts_are_a_pair(home: Path) -> None:
-    pd.DataFrame(
-        {
-            "sentence1": make_texts(NUM_ROWS),
-            "sentence2": make_texts(NUM_ROWS, seed=2),
-            "same": [row % 2 for row in range(NUM_ROWS)],
-        }
-    ).to_csv("train.csv", index=False)
-    task = draft_and_check(home, "pairs=train.csv")["tasks"]["pairs"]
-    assert task["kind"] == "text_classification"
-    assert task["text"] == ["sentence1", "sentence2"]
-    assert task["max_words"] == 24  # both together
-
-
-@pytest.mark.parametrize("numbers", [[0.5, 1.25, 3.0, 4.5], [1, 2, 3, 4]])
-def test_a_score_is_a_regression(home: Path, numbers: list[float]) -> None:
-    scores = [numbers[row % 4] for row in range(NUM_ROWS)]
-    pd.DataFrame({"text": make_texts(NUM_ROWS), "score": scores}).to_csv("train.csv", index=False)
-    assert draft_and_check(home, "stars=train.csv")["tasks"]["stars"]["kind"] == "text_regression"
-
-
-def test_kinds_whose_columns_have_names_of_their_own(home: Path) -> None:
-    texts = make_texts(NUM_ROWS)
-    pd.DataFrame(
-        {
-            "premise": texts,
-            "choice1": make_texts(NUM_ROWS, seed=2),
-            "choice2": make_texts(NUM_ROWS, seed=3),
-            "label": [row % 2 for row in range(NUM_ROWS)],
-        }
-    ).to_csv("choices.csv", index=False)
-    pd.DataFrame({"good": texts, "bad": make_texts(NUM_ROWS, seed=4)}).to_csv(
-        "minimal.csv", index=False
-    )
-    answers = [text.split()[0] for text in texts]
-    pd.DataFrame({"question": texts, "context": texts, "answers": answers}).to_csv(
-        "answers.csv", index=False
-    )
-    tasks = draft_and_check(home, "c=choices.csv", "m=minimal.csv", "a=answers.csv")["tasks"]
-    assert [task["kind"] for task in tasks.values()] == [
-        "multiple_choice",
-        "minimal_pairs",
-        "extractive_qa",
-    ]
-    assert tasks["m"]["files"] == {"test": "../../minimal.csv"} and "folds" not in tasks["m"]
 
 
 def test_chinese_corpus_and_task(home: Path) -> None:
@@ -345,8 +242,7 @@ def test_max_words_covers_nearly_all_texts() -> None:
     assert guess_max_words([["a " * 500]], "en") == (256, 0.0)
 
 
-def test_documents_of_one_text_file(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_documents_of_one_text_file(tickets: Path) -> None:
     documents = list(generate_documents(NUM_DOCUMENTS, seed=1))
     Path("blocks.txt").write_text("\n \n".join(documents))
     Path("lines.txt").write_text("\n".join(text.replace("\n", " ") for text in documents))
@@ -356,11 +252,10 @@ def test_documents_of_one_text_file(home: Path) -> None:
         assert tree["corpora"]["general"]["sources"][0]["document_unit"] == unit
 
 
-def test_the_vocabulary_fits_a_small_corpus(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_the_vocabulary_fits_a_small_corpus(tickets: Path) -> None:
     for path in sorted(Path("texts").iterdir())[20:]:
         path.unlink()
-    tree = draft_and_check(home, "queue=train.csv")
+    tree = draft_and_check(tickets, "queue=train.csv")
     train_bytes = sum(path.stat().st_size for path in Path("texts").iterdir()) * 0.9
     assert 500 <= tree["defaults"]["tokenizer"]["vocab_size"] <= train_bytes / 20
     assert tree["budget"]["body_parameters"] == 400_000
@@ -431,15 +326,13 @@ def test_metadata_in_objects_is_neither_text_nor_label(home: Path) -> None:
     assert "or about" not in (home / "studies/new/params.yaml").read_text()
 
 
-def test_a_given_language_is_no_guess(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_a_given_language_is_no_guess(tickets: Path) -> None:
     draft = draft_study(Path("new"), ["texts/*.txt"], ["queue=train.csv"], "de")
     assert "    language: de\n" in draft.params_text
     assert "language de," in draft.lines[0] + ","
 
 
-def test_a_test_file_beside_the_training_file_is_mentioned(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_a_test_file_beside_the_training_file_is_mentioned(tickets: Path) -> None:
     make_tickets(seed=2).to_csv("test.csv", index=False)
     lines = draft_study(Path("new"), ["texts/*.txt"], ["queue=train.csv"]).lines
     assert lines[-1] == (
@@ -447,11 +340,12 @@ def test_a_test_file_beside_the_training_file_is_mentioned(home: Path) -> None:
     )
 
 
-def test_several_sources_of_text(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_several_sources_of_text(tickets: Path) -> None:
     pd.DataFrame({"id": range(50), "page": make_texts(50, 30, seed=7)}).to_csv("more.csv")
-    draft = draft_study(home / "other", ["texts/*.txt", "more.csv,text=page"], ["queue=train.csv"])
-    check_in_folder(home / "other", draft)
+    draft = draft_study(
+        tickets / "other", ["texts/*.txt", "more.csv,text=page"], ["queue=train.csv"]
+    )
+    check_in_folder(tickets / "other", draft)
     tree = parse_yaml(draft.params_text, Path("params.yaml"))
     assert tree["corpora"]["general"]["sources"] == [
         {"files": "../texts/*.txt", "document_unit": "file"},
@@ -460,15 +354,6 @@ def test_several_sources_of_text(home: Path) -> None:
     assert "no column 'pages'; its columns are id, page" in refusal(
         "queue=train.csv", corpus="more.csv,text=pages"
     )
-
-
-def test_pairs_of_words_with_a_score(home: Path) -> None:
-    words = [f"word{row}" for row in range(NUM_ROWS)]
-    pd.DataFrame(
-        {"word1": words, "word2": words[::-1], "score": np.linspace(0, 5, NUM_ROWS)}
-    ).to_csv("pairs.csv", index=False)
-    task = draft_and_check(home, "words=pairs.csv")["tasks"]["words"]
-    assert task["kind"] == "word_similarity" and task["words"] == ["word1", "word2"]
 
 
 def test_missing_options_are_refused(home: Path) -> None:
@@ -494,11 +379,10 @@ def test_a_misshapen_option_is_refused(option: str, message: str) -> None:
     assert message in str(error.value)
 
 
-def test_files_that_are_missing_or_cannot_be_read(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_files_that_are_missing_or_cannot_be_read(tickets: Path) -> None:
     Path("notes").mkdir()
     Path("notes/a.md").write_text("text")
-    assert f"no file matches 'trian.csv' in {home}; did you mean 'train.csv'?" in refusal(
+    assert f"no file matches 'trian.csv' in {tickets}; did you mean 'train.csv'?" in refusal(
         "queue=trian.csv"
     )
     assert "there is no 'data': the folder" in refusal("queue=data/train.csv")
@@ -539,8 +423,7 @@ def test_tables_without_a_recognisable_label(home: Path) -> None:
     assert "has no columns of words and tags" in refusal("queue=lines.txt")
 
 
-def test_a_kind_that_does_not_fit_the_columns(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_a_kind_that_does_not_fit_the_columns(tickets: Path) -> None:
     for kind, message in (
         ("clasification", "did you mean 'text_classification'?"),
         ("translation", "the columns of this kind are not guessed"),
@@ -584,8 +467,7 @@ def test_messages_never_show_texts(home: Path) -> None:
     assert secret[:30] not in refusal("queue=train.csv")
 
 
-def test_a_corpus_that_is_too_small(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
+def test_a_corpus_that_is_too_small(tickets: Path) -> None:
     Path("small.txt").write_text("\n".join(make_texts(60)))
     assert "too few to train a model" in refusal("queue=train.csv", corpus="small.txt")
 
@@ -632,9 +514,6 @@ REAL_TASKS = {
 }
 
 
-@pytest.mark.skipif(
-    "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
-)
 @pytest.mark.parametrize(
     "name",
     [
@@ -643,7 +522,7 @@ REAL_TASKS = {
     ],
 )
 def test_real_tasks_are_recognised(name: str, tmp_path: Path) -> None:
-    data = os.environ["LINEAGE_DATA"]
+    data = data_folder()
     corpus = "zh-corpus/validation" if name.startswith("zh") else "corpus-small/validation"
     draft = draft_study(
         tmp_path / "new",
@@ -656,22 +535,85 @@ def test_real_tasks_are_recognised(name: str, tmp_path: Path) -> None:
     assert {key: task[key] for key in columns} == columns
 
 
-@pytest.mark.skipif(
-    "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
-)
 @pytest.mark.parametrize(
     ("name", "labels"),
     [("sick", "'entailment', 'relatedness'"), ("conll2000", "'pos', 'chunk'")],
 )
 def test_real_tables_with_two_labels_are_refused(name: str, labels: str) -> None:
-    data = os.environ["LINEAGE_DATA"]
+    data = data_folder()
     message = refusal(
         f"task={data}/{name}/train.parquet", corpus=f"{data}/corpus-small/validation.parquet"
     )
     assert f"2 columns look like labels: {labels}" in message
 
 
-def test_the_demo_grid_has_the_same_keys(home: Path) -> None:
-    make_tickets().to_csv("train.csv", index=False)
-    tree = draft_and_check(home, "queue=train.csv")
-    assert set(tree["grid"]) <= set(read_yaml(ROOT / "params.yaml")["grid"])
+FIRST, SECOND, THIRD = (make_texts(NUM_ROWS, seed=seed) for seed in (1, 2, 3))
+# Files of each kind, a row by its number, and the block of the task that is guessed from them.
+KINDS: dict[str, tuple[str, Callable[[int], dict[str, Any]], dict[str, Any]]] = {
+    "lists of words and tags": (
+        "jsonl",
+        lambda row: {"doc": "a", "words": ["Anna", "is", f"w{row}"], "ner": ["B-PER", "O", "O"]},
+        {"kind": "token_classification", "tokens": "words", "label": "ner"},
+    ),
+    "spans of characters": (
+        "jsonl",
+        lambda row: {"text": f"Anna lives in {row}", "label": [[0, 4, "PER"]] if row % 2 else []},
+        {"kind": "token_classification", "tokens": "text", "label": "label"},
+    ),
+    "pairs of texts": (
+        "csv",
+        lambda row: {"sentence1": FIRST[row], "sentence2": SECOND[row], "same": row % 2},
+        {"kind": "text_classification", "text": ["sentence1", "sentence2"], "max_words": 24},
+    ),
+    "scores": (
+        "csv",
+        lambda row: {"text": FIRST[row], "score": [0.5, 1.25, 3.0, 4.5][row % 4]},
+        {"kind": "text_regression"},
+    ),
+    "whole numbers as scores": (
+        "csv",
+        lambda row: {"text": FIRST[row], "score": 1 + row % 4},
+        {"kind": "text_regression"},
+    ),
+    "choices": (
+        "csv",
+        lambda row: {
+            "premise": FIRST[row],
+            "choice1": SECOND[row],
+            "choice2": THIRD[row],
+            "label": row % 2,
+        },
+        {"kind": "multiple_choice"},
+    ),
+    "minimal pairs": (
+        "csv",
+        lambda row: {"good": FIRST[row], "bad": SECOND[row]},
+        {"kind": "minimal_pairs", "files": {"test": "../../train.csv"}, "folds": None},
+    ),
+    "questions": (
+        "csv",
+        lambda row: {
+            "question": FIRST[row],
+            "context": FIRST[row],
+            "answers": FIRST[row].split()[0],
+        },
+        {"kind": "extractive_qa"},
+    ),
+    "pairs of words": (
+        "csv",
+        lambda row: {"word1": f"word{row}", "word2": f"word{NUM_ROWS - row}", "score": row / 24},
+        {"kind": "word_similarity", "words": ["word1", "word2"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_kind_of_task_is_guessed_from_the_columns(name: str, home: Path) -> None:
+    suffix, make_row, expected = KINDS[name]
+    rows = [make_row(row) for row in range(NUM_ROWS)]
+    if suffix == "csv":
+        pd.DataFrame(rows).to_csv("train.csv", index=False)
+    else:
+        write_jsonl(Path("train.jsonl"), rows)
+    task = draft_and_check(home, f"mine=train.{suffix}")["tasks"]["mine"]
+    assert {key: task.get(key) for key in expected} == expected

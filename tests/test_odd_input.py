@@ -1,7 +1,5 @@
 """Unusable cells in real files are reported by file, row and column, or handled and counted."""
 
-import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,72 +8,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flows.study import create_study
 from lineage.answers.spans import convert_to_iob2, find_scheme_violations
-from lineage.config.data import Task
-from lineage.config.params import parse_params
-from lineage.config.records import parse_record, parse_yaml
 from lineage.data.dataset_stats import compute_split_stats
-from lineage.data.files import iter_json_rows
-from lineage.data.items import TaskItems, build_items
+from lineage.data.items import TaskItems
 from lineage.errors import InputError
 from lineage.language import is_blank, normalize_text, split_words
 from lineage.methods.encoding import encode_items
 from lineage.methods.stored_features import extract_features
-from lineage.tasks.base import load_kind
 from lineage.tasks.columns import parse_integer
 from tests.helpers import tiny
-from tests.helpers.checkout import ROOT, run_command
-
-ROWS: dict[str, list[dict[str, Any]]] = {
-    "text_classification": [{"text": f"text {n}", "label": n % 2} for n in range(20)],
-    "text_regression": [{"text": f"text {n}", "label": n / 7} for n in range(20)],
-    "multiple_choice": [
-        {"text": f"text {n}", "choices": ["it is", "it was"], "label": n % 2} for n in range(20)
-    ],
-    "token_classification": [
-        {"tokens": ["the", "Bank", "of", "X"], "label": ["O", "B-ORG", "I-ORG", "I-ORG"]}
-        for _ in range(20)
-    ],
-    "word_sense": [
-        {"tokens": ["the", "bank", "of"], "target": 1, "label": "ab"[n % 2]} for n in range(20)
-    ],
-    "word_similarity": [{"one": f"w{n}", "two": f"v{n}", "label": n / 7} for n in range(20)],
-    "minimal_pairs": [{"good": f"the cat runs {n}", "bad": f"the cat run {n}"} for n in range(20)],
-    "translation": [{"source": f"the cat {n}", "target": f"le chat {n}"} for n in range(20)],
-}
-KEYS: dict[str, dict[str, Any]] = {"text_classification": {"text": ["text"]}, "text_regression": {"text": ["text"]},
-                                   "multiple_choice": {"text": ["text"], "choices": ["choices"]}, "word_similarity": {"words": ["one", "two"]}}  # fmt: skip
+from tests.helpers.tasks import ROWS, build_changed_task, write_jsonl
 
 
-def build_task(
-    root: Path,
-    kind: str,
-    change: dict[str, Any],
-    *,
-    split: str = "train",
-    suffix: str = "jsonl",
-    **fields: Any,
-) -> TaskItems:
-    """Build a task of the kind, with the fourth row of one split changed."""
-    columns = {name: name for name in ROWS[kind][0]} | KEYS.get(kind, {})
-    column_fields = {key: columns[key] for key in load_kind(kind).required_columns}
-    files = {}
-    for name in load_kind(kind).required_splits:
-        rows = [*ROWS[kind]]
-        if name == split:
-            rows[3] = rows[3] | change
-        files[name] = f"{name}.{suffix}"
-        if suffix == "jsonl":
-            (root / files[name]).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        else:
-            pd.DataFrame(rows).to_csv(root / files[name], index=False)
-    task = parse_record(
-        Task,
-        {"kind": kind, "files": files, "validation_share": 0.2, **column_fields, **fields},
-        "task",
-    )
-    return build_items("x", task, load_kind(kind), seed=1, root=root, where="task")
+def build_rows_task(root: Path, kind: str, rows: list[dict[str, Any]], **fields: Any) -> TaskItems:
+    """Build a task of the kind, whose train and test are these rows."""
+    write_jsonl(root / "t.jsonl", rows)
+    files = {"train": "t.jsonl", "test": "t.jsonl"}
+    return build_changed_task(root, kind, {}, files=files, **fields)
 
 
 @pytest.mark.parametrize(("kind", "change", "message"), [
@@ -99,6 +48,8 @@ def build_task(
     ("word_sense", {"target": -1}, "column 'target': -1 is outside the 3 tokens"),
     ("word_sense", {"target": float("inf")}, "column 'target': inf is not the index"),
     ("word_sense", {"target": True}, "column 'target': True is not the index"),
+    ("word_sense", {"target": None}, "column 'target': None is not the index"),
+    ("word_sense", {"tokens": []}, "column 'tokens': "),
     ("word_sense", {"tokens": 5}, "column 'tokens' does not hold a list"),
     ("word_sense", {"tokens": ["a", None, "b"]}, "column 'tokens': an entry is blank"),
     ("word_sense", {"tokens": ["a", "\u200b", "b"]}, "column 'tokens': the word at 1, which 'target' names, is blank"),
@@ -112,7 +63,7 @@ def test_an_invalid_cell_is_reported_by_file_row_and_column(
 ) -> None:
     split = "test" if kind in ("word_similarity", "minimal_pairs") else "train"
     with pytest.raises(InputError) as error:
-        build_task(tmp_path, kind, change, split=split)
+        build_changed_task(tmp_path, kind, change, split=split)
     assert str(error.value).startswith(f"task.files.{split}: {split}.jsonl: row 4: {message}")
     assert str(error.value).endswith("or remove the row")
 
@@ -122,51 +73,13 @@ def test_all_values_that_are_not_numbers_are_reported_in_one_message(tmp_path: P
         "text,label\n" + "".join(f"text {row},{'n/a' if row % 4 else row}\n" for row in range(24))
     )
     with pytest.raises(InputError) as error:
-        build_task(tmp_path, "text_regression", {}, files={"train": "t.csv", "test": "t.csv"})
+        build_changed_task(
+            tmp_path, "text_regression", {}, files={"train": "t.csv", "test": "t.csv"}
+        )
     assert str(error.value) == (
         "task.files.train: t.csv: 18 rows (2, 3, 4, 6, 7, ...): column 'label': 'n/a' in the first "
         "is not a finite number; correct the data, or remove these rows"
     )
-
-
-def test_texts_are_refused_as_groups_or_labels_and_not_shown_in_messages(tmp_path: Path) -> None:
-    """A column of texts that is named by mistake stays private in reports and errors."""
-    texts = [
-        f"Doctor, I have had a cough since I was in the cellar, {number} weeks ago, and my left knee is sore as well"
-        for number in range(20)
-    ]
-    rows = [
-        row | {"text": text, "half": text[:60]}
-        for row, text in zip(ROWS["text_classification"], texts, strict=True)
-    ]
-    for split in ("train", "test"):
-        (tmp_path / f"{split}.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in rows[: 20 if split == "train" else 4])
-        )
-    for fields, message in (
-        ({"group": "text"}, "the group has more than 80 characters"),
-        ({"label": "half"}, "does not occur in train|no label with an item"),
-    ):
-        task_fields = {
-            "kind": "text_classification",
-            "text": ["text"],
-            "label": "label",
-            "files": {"train": "train.jsonl", "test": "test.jsonl"},
-        } | fields
-        (tmp_path / "test.jsonl").write_text(
-            json.dumps(rows[3] | {"half": "another cough, of another patient"}) + "\n"
-        )
-        with pytest.raises(InputError, match=message) as error:
-            build_items(
-                "x",
-                parse_record(Task, task_fields, "task"),
-                load_kind("text_classification"),
-                seed=1,
-                root=tmp_path,
-                where="task",
-            )
-        assert "cough since" not in str(error.value)
-        assert "another patient" not in str(error.value)
 
 
 @pytest.mark.parametrize("other_groups", ["some", "all"])
@@ -176,57 +89,31 @@ def test_one_of_several_groups_must_not_be_called_all(other_groups: str, tmp_pat
         row | {"g": "all" if index == 7 else other_groups}
         for index, row in enumerate(ROWS["text_classification"])
     ]
-    for split in ("train", "test"):
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    files = {"train": "train.jsonl", "test": "test.jsonl"}
-    task = parse_record(
-        Task,
-        {
-            "kind": "text_classification",
-            "text": ["text"],
-            "label": "label",
-            "group": "g",
-            "files": files,
-        },
-        "task",
-    )
-    message = r"train\.jsonl: row 8: column 'g': 'all' is the name of all groups together"
-    with (
-        pytest.raises(InputError, match=message)
-        if other_groups == "some"
-        else contextlib.nullcontext()
-    ):
-        build_items(
-            "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
-        )
+    if other_groups == "all":
+        build_rows_task(tmp_path, "text_classification", rows, group="g")
+        return
+    message = r"t\.jsonl: row 8: column 'g': 'all' is the name of all groups together"
+    with pytest.raises(InputError, match=message):
+        build_rows_task(tmp_path, "text_classification", rows, group="g")
 
 
 def test_empty_rows_are_dropped_and_counted_and_other_rows_keep_their_numbers(
     tmp_path: Path,
 ) -> None:
-    empty_lines = [",\n"] * 30
-    (tmp_path / "t.csv").write_text(
-        "".join(
-            [
-                "text,label\n",
-                *empty_lines[:2],
-                *(f"text {number},{number % 2}\n" for number in range(20)),
-                *empty_lines,
-            ]
-        )
-    )
+    lines = "".join(f"text {number},{number % 2}\n" for number in range(20))
+    (tmp_path / "t.csv").write_text("text,label\n" + ",\n" * 2 + lines + ",\n" * 30)
     files = {"train": "t.csv", "test": "t.csv"}
-    task_items = build_task(tmp_path, "text_classification", {}, files=files)
+    task_items = build_changed_task(tmp_path, "text_classification", {}, files=files)
     assert task_items.info.dropped["test"] == {"blank": 32}
     expected_ids = [f"test-{number}" for number in range(3, 23)]
     assert list(task_items.splits["test"]["id"]) == expected_ids
     assert compute_split_stats(task_items.info, "test").dropped == {"blank": 32}
     (tmp_path / "t.csv").write_text((tmp_path / "t.csv").read_text() + "a text,\n")
     with pytest.raises(InputError, match=r"t\.csv: row 53: column 'label': the label is missing"):
-        build_task(tmp_path, "text_classification", {}, files=files)
+        build_changed_task(tmp_path, "text_classification", {}, files=files)
     (tmp_path / "t.csv").write_text("text,label\n,\n,\n")
     with pytest.raises(InputError, match=r"t\.csv: every row is blank in text, label"):
-        build_task(tmp_path, "text_classification", {}, files=files)
+        build_changed_task(tmp_path, "text_classification", {}, files=files)
 
 
 def test_a_list_written_as_text_is_refused(tmp_path: Path) -> None:
@@ -234,48 +121,37 @@ def test_a_list_written_as_text_is_refused(tmp_path: Path) -> None:
         with pytest.raises(
             InputError, match=r"row 1: column 'tokens' holds a list written as text"
         ):
-            build_task(tmp_path, kind, {}, suffix="csv")
-    task_items = build_task(tmp_path, "word_sense", {"tokens": "[ laughs ]"})
+            build_changed_task(tmp_path, kind, {}, suffix="csv")
+    task_items = build_changed_task(tmp_path, "word_sense", {"tokens": "[ laughs ]"})
     assert task_items.splits["test"].shape[0] == 20, "a text in brackets is not a list"
 
 
 def test_whole_numbers_with_a_decimal_point_equal_those_without(tmp_path: Path) -> None:
     for label in (1.0, "1.0"):
-        task_items = build_task(tmp_path, "text_classification", {"label": label}, split="test")
+        task_items = build_changed_task(
+            tmp_path, "text_classification", {"label": label}, split="test"
+        )
         assert task_items.info.labels == ["0", "1"]
     rows = [row | {"label": [0.0, 1, 2, "2.0"]} for row in ROWS["token_classification"]]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    files = {"train": "t.jsonl", "test": "t.jsonl"}
-    task_items = build_task(tmp_path, "token_classification", {}, files=files)
+    task_items = build_rows_task(tmp_path, "token_classification", rows)
     assert task_items.info.labels == ["0", "1", "2"]
     with pytest.raises(
         InputError,
         match=r"span_f1 needs spans, and the tags \(0, 1, 2\) are neither .* but numbers: give their names in",
     ):
-        build_task(
-            tmp_path,
-            "token_classification",
-            {},
-            files={"train": "t.jsonl", "test": "t.jsonl"},
-            metric=["span_f1"],
-        )
+        build_rows_task(tmp_path, "token_classification", rows, metric=["span_f1"])
 
 
 def test_numeric_tags_are_counted_unless_the_task_sets_a_metric(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "t.jsonl").write_text(
-        "".join(
-            json.dumps(row | {"label": [0, 1, 2, 2]}) + "\n" for row in ROWS["token_classification"]
-        )
-    )
-    files = {"train": "t.jsonl", "test": "t.jsonl"}
-    task_items = build_task(tmp_path, "token_classification", {}, files=files)
+    rows = [row | {"label": [0, 1, 2, 2]} for row in ROWS["token_classification"]]
+    task_items = build_rows_task(tmp_path, "token_classification", rows)
     assert task_items.info.numeric_tags == {"train": 3}
     for other_items in (
-        build_task(tmp_path, "token_classification", {}, files=files, metric=["token_accuracy"]),
-        build_task(tmp_path, "token_classification", {}),
-        build_task(tmp_path, "text_classification", {}),
+        build_rows_task(tmp_path, "token_classification", rows, metric=["token_accuracy"]),
+        build_changed_task(tmp_path, "token_classification", {}),
+        build_changed_task(tmp_path, "text_classification", {}),
     ):
         assert other_items.info.numeric_tags == {}
 
@@ -324,7 +200,7 @@ def test_sequences_that_violate_the_tagging_scheme_are_counted(
 
 
 def test_repaired_tags_are_counted_in_the_task_info(tmp_path: Path) -> None:
-    task_items = build_task(
+    task_items = build_changed_task(
         tmp_path,
         "token_classification",
         {"label": ["O", "O", "I-ORG", "I-ORG"]},
@@ -341,14 +217,11 @@ def test_repaired_tags_are_counted_in_the_task_info(tmp_path: Path) -> None:
         InputError,
         match="row 4: column 'label': tag 2 of 4: 'X-ORG' is neither O nor a letter of IOB, BIOES, BMES or BILOU",
     ):
-        build_task(tmp_path, "token_classification", {"label": ["O", "X-ORG", "O", "O"]})
+        build_changed_task(tmp_path, "token_classification", {"label": ["O", "X-ORG", "O", "O"]})
     rows_without_o = [
         row | {"label": ["B-A", "I-A", "B-B", "I-B"]} for row in ROWS["token_classification"]
     ]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_without_o))
-    items_without_o = build_task(
-        tmp_path, "token_classification", {}, files={"train": "t.jsonl", "test": "t.jsonl"}
-    )
+    items_without_o = build_rows_task(tmp_path, "token_classification", rows_without_o)
     assert items_without_o.info.metric == ["span_f1"], "spans need no O between them"
 
 
@@ -365,7 +238,9 @@ def test_a_csv_in_another_format_is_reported_with_advice(
 ) -> None:
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(InputError) as error:
-        build_task(tmp_path, "text_classification", {}, files={"train": "t.csv", "test": "t.csv"})
+        build_changed_task(
+            tmp_path, "text_classification", {}, files={"train": "t.csv", "test": "t.csv"}
+        )
     assert message in str(error.value)
 
 
@@ -383,12 +258,12 @@ def test_class_labels_of_the_hub_are_read_by_name_only_for_tags(
     }
     datasets.Dataset.from_dict(columns, features=features).to_parquet(str(tmp_path / "t.parquet"))
     files = {"train": "t.parquet", "test": "t.parquet"}
-    tagging = build_task(
+    tagging = build_changed_task(
         tmp_path, "token_classification", {}, files=files, label="tags", metric=["span_f1"]
     )
     assert tagging.info.labels == ["B-PER", "I-PER", "O"]
     assert tagging.splits["test"]["label"].iloc[0] == [2, 0, 1]
-    classification = build_task(tmp_path, "text_classification", {}, files=files)
+    classification = build_changed_task(tmp_path, "text_classification", {}, files=files)
     assert classification.info.labels == ["0", "1"], (
         "a single label stays a number, because it may be the index of a choice"
     )
@@ -440,117 +315,3 @@ def test_a_whole_number_in_a_cell_may_have_a_decimal_point(
             parse_integer(value)
     else:
         assert parse_integer(value) == number
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("seed: " + 6000 * "9", "a number cannot be read"),
-        ("a: " + 5000 * "[" + 5000 * "]", "nested"),
-        ("a: " + 60 * "[" + 60 * "]", "nested more than 50 levels deep"),
-        (
-            "seed: 1\ngrid:\n  models: [gpt, bert\n  tasks: [queue]\n",
-            r"the '\[' at line 3, column 11, has no '\]' before line 4, column 8; add it, or the comma",
-        ),
-        (
-            "seed: 1\nbudget: {text_bytes: 5\n",
-            "the '{' at line 2, column 9, has no '}' before line 3, column 1; add it, or the comma",
-        ),
-        (
-            "defaults: {}\nseed: 1\ndefaults: {tokenizer: {vocab_size: 800}}\n",
-            "the key 'defaults' at line 3 stands twice in its block; join both, or remove one",
-        ),
-    ],
-)
-def test_a_file_of_parameters_that_no_parser_takes_is_refused_in_one_sentence(
-    text: str, message: str
-) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        parse_yaml(text, Path("params.yaml"))
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
-
-
-@pytest.mark.parametrize(
-    ("budget", "key"),
-    [
-        ("{corpus: general, text_bytes: 580,000}", "0"),
-        ("{corpus: general, max_epochs: 4,5}", "5"),
-        ("{corpus: general, max_epochs: 4,5e-3}", "0.005"),
-    ],
-)
-def test_a_key_that_is_a_number_may_follow_a_decimal_comma(budget: str, key: str) -> None:
-    tree = parse_yaml(
-        f"budget: {budget}\ncorpora: {{}}\ntasks: {{}}\ngrid: {{}}\nmodels: {{}}\n",
-        Path("params.yaml"),
-    )
-    message = f"budget: unknown key '{key}'; if it follows a comma in a number, write 0.002 with"
-    with pytest.raises(InputError, match=message):
-        parse_params(tree)
-
-
-# Nine lines each: DVC would make a billion values of the first, and the parser of the second.
-ALIAS_BOMBS = {
-    "a list of lists": "a{n}: &a{n} [{aliases}]",
-    "merged blocks": "a{n}: &a{n} {{<<: [{aliases}], key{n}: 1}}",
-}
-
-
-def write_alias_bomb(line: str) -> str:
-    text = "a0: &a0 {key: 1}\n"
-    for number in range(1, 10):
-        text += line.format(n=number, aliases=", ".join([f"*a{number - 1}"] * 9)) + "\n"
-    return text
-
-
-@pytest.mark.parametrize("bomb", ALIAS_BOMBS)
-def test_aliases_of_yaml_are_refused_before_they_fill_the_memory(bomb: str) -> None:
-    text = write_alias_bomb(ALIAS_BOMBS[bomb])
-    message = r"^params\.yaml: line 2: '\*a0' is an alias, .* write out what it stands for"
-    with pytest.raises(InputError, match=message):
-        parse_yaml(text, Path("params.yaml"))
-    assert parse_yaml("text: '*a0'  # *a0\n", Path("params.yaml")) == {"text": "*a0"}
-
-
-@pytest.mark.parametrize("name", ["params.yaml", "dvc.yaml"])
-def test_a_plan_refuses_aliases_before_dvc_reads_them(name: str, tmp_path: Path) -> None:
-    create_study(tmp_path / "study", (ROOT / "params.yaml").read_text())
-    with (tmp_path / "study" / name).open("a") as stream:
-        stream.write(write_alias_bomb(ALIAS_BOMBS["a list of lists"]))
-    printed = run_command(tmp_path / "study", "lineage", "plan", code=2)
-    assert f"{name}: line " in printed and "is an alias" in printed
-    assert len(printed.splitlines()) == 1
-
-
-def test_a_whole_number_of_hundreds_of_digits_is_refused_with_its_key() -> None:
-    tree = parse_yaml((ROOT / "params.yaml").read_text(), Path("params.yaml"))
-    tree["budget"]["text_bytes"] = int("9" * 400)
-    message = r"budget\.text_bytes: expected a whole number from -9,223.* to 9,223.*, found 9999"
-    with pytest.raises(InputError, match=message) as caught:
-        parse_params(tree)
-    assert len(str(caught.value)) < 250
-
-
-@pytest.mark.parametrize("seed", [-1, 2**40])
-def test_a_seed_that_a_library_cannot_take_is_refused(seed: int) -> None:
-    tree = parse_yaml((ROOT / "params.yaml").read_text(), Path("params.yaml"))
-    for key in ("pretrain_seeds", "finetune_seeds"):
-        with pytest.raises(InputError, match="a seed is zero or more, and at most 2,147,483,647"):
-            parse_params(tree | {"grid": tree["grid"] | {key: [seed]}})
-
-
-def test_a_name_that_makes_no_file_name_is_refused() -> None:
-    tree = parse_yaml((ROOT / "params.yaml").read_text(), Path("params.yaml"))
-    for name in ("a" * 300, "a\nb", "../a"):
-        tasks = {**tree["tasks"], name: tree["tasks"]["sense"]}
-        with pytest.raises(InputError, match=r"tasks: the name .* must match") as caught:
-            parse_params(tree | {"tasks": tasks})
-        assert len(str(caught.value)) < 200
-
-
-@pytest.mark.parametrize("line", ["[" * 200_000, '{"text": ' + 6000 * "9" + "}"])
-def test_json_that_no_parser_takes_is_refused_in_one_sentence(line: str, tmp_path: Path) -> None:
-    path = tmp_path / "train.jsonl"
-    path.write_text('{"text": "a"}\n' + line + "\n")
-    with pytest.raises(InputError, match=r"line 2: (not JSON|JSON that is nested)") as caught:
-        list(iter_json_rows(path, "train.jsonl"))
-    assert len(str(caught.value)) < 400

@@ -18,8 +18,8 @@ from mlflow import MlflowClient
 from flows.addresses import read_prefect_secret
 from tests.helpers.browser import find_browser, serve_folder, show
 from tests.helpers.checkout import run_command
+from tests.helpers.servers import is_up, run_server
 from tests.helpers.toy_project import ask_prefect, basic_authentication, free_port, wait_until
-from tests.test_serve import is_up, run_server
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from lineage.artifacts import file_digest
 from lineage.data import corpus, prepare_task
 from lineage.data.prepared import PREPARED_FOLDER, PreparedData
 from lineage.errors import InputError
-from tests.helpers.user_project import make_project, run_stage
+from tests.helpers.user_project import RunStage, make_project
 
 STAGES = (("sources",), ("corpus", "general"), ("task", "mood"))
 
@@ -30,7 +30,7 @@ def build(folder: Path) -> dict[str, Any]:
 
 
 def test_stages_use_the_data_that_sources_prepared_and_read_it_again_if_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_stage: RunStage
 ) -> None:
     reads: list[str] = []
     collect_documents = corpus.collect_documents
@@ -48,7 +48,7 @@ def test_stages_use_the_data_that_sources_prepared_and_read_it_again_if_missing(
     monkeypatch.setattr(prepare_task, "build_items", counting_items)
     make_project(tmp_path)
     for command in STAGES:
-        assert run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+        assert run_stage(tmp_path, *command)[0] == 0
     assert reads == ["corpus", "task"]
     assert not list((tmp_path / PREPARED_FOLDER).rglob("*.parquet")), (
         "the prepared data is moved, not copied"
@@ -56,7 +56,7 @@ def test_stages_use_the_data_that_sources_prepared_and_read_it_again_if_missing(
     first = artifact_digests(tmp_path)
 
     for command in STAGES:
-        assert run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+        assert run_stage(tmp_path, *command)[0] == 0
     assert reads == ["corpus", "task"] * 2, (
         "sources is up to date, so each stage reads its own data"
     )

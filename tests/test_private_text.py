@@ -12,11 +12,10 @@ import pandas as pd
 import pytest
 
 from lineage.answers.words import SimilarityAnswer
-from lineage.config.data import Task
 from lineage.config.params import ReportParams
-from lineage.config.records import parse_record, read_yaml
+from lineage.config.records import read_yaml
 from lineage.data.files import check_columns, read_column_names
-from lineage.data.items import TaskItems, build_items
+from lineage.data.items import TaskItems
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError, is_short_name, shorten_value
 from lineage.report.notes import format_note
@@ -24,6 +23,7 @@ from lineage.tasks.base import load_kind
 from tests.helpers import tiny
 from tests.helpers.checkout import RUN_STUDY, create_own_study, run_command
 from tests.helpers.private_text import find_leaks, read_texts
+from tests.helpers.tasks import TEXTS, build_task_items, write_jsonl
 from tests.helpers.toy_project import REPOSITORY
 from tests.helpers.user_project import write_params
 
@@ -54,50 +54,48 @@ def test_no_kind_of_task_leaks_its_texts_labels_or_groups(tmp_path: Path) -> Non
                      "question": f"where was it that {text} then", "answer": words[1], "one": words[1],
                      "two": f"unheard{n % 3}" if n % 4 == 1 else words[4],
                      "verdict": sentences[20 + n % 2]})  # fmt: skip
-    (folder.parent / "mine/all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(folder.parent / "mine/all.jsonl", rows)
     tree = read_yaml(folder / "params.yaml")
     files = {"train": "all.jsonl", "test": "all.jsonl"}
+    classification = {
+        "kind": "text_classification",
+        "text": ["text"],
+        "label": "verdict",
+        "group": "who",
+    }
+    regression = {
+        "kind": "text_regression",
+        "text": ["text", "other"],
+        "label": "score",
+        "group": "who",
+    }
+    choices = {
+        "kind": "multiple_choice",
+        "text": ["text", "question"],
+        "choices": ["other", "good"],
+        "label": "right",
+        "group": "who",
+    }
+    questions = {
+        "kind": "extractive_qa",
+        "question": "question",
+        "context": "text",
+        "answers": "answer",
+    }
+    only_test = {"group": "who", "files": {"test": "all.jsonl"}}
     tasks: dict[str, dict[str, Any]] = {
-        "verdicts": {
-            "kind": "text_classification",
-            "text": ["text"],
-            "label": "verdict",
-            "group": "who",
-        },
-        "scores": {
-            "kind": "text_regression",
-            "text": ["text", "other"],
-            "label": "score",
-            "group": "who",
-        },
-        "choices": {
-            "kind": "multiple_choice",
-            "text": ["text", "question"],
-            "choices": ["other", "good"],
-            "label": "right",
-            "group": "who",
-        },
+        "verdicts": classification,
+        "scores": regression,
+        "choices": choices,
         "label_map": {"kind": "token_classification", "tokens": "tokens", "label": "tags"},
         "places": {"kind": "word_sense", "tokens": "tokens", "target": "place", "label": "right"},
-        "answers": {
-            "kind": "extractive_qa",
-            "question": "question",
-            "context": "text",
-            "answers": "answer",
-        },
-        "pairs": {
-            "kind": "minimal_pairs",
-            "good": "good",
-            "bad": "bad",
-            "group": "who",
-            "files": {"test": "all.jsonl"},
-        },
+        "answers": questions,
+        "pairs": {"kind": "minimal_pairs", "good": "good", "bad": "bad", **only_test},
         "alike": {
             "kind": "word_similarity",
             "words": ["one", "two"],
             "label": "score",
-            "group": "who",
-            "files": {"test": "all.jsonl"},
+            **only_test,
         },
     }
     tree["tasks"] = {
@@ -145,6 +143,15 @@ def test_leaks_finds_planted_text_in_pages_logs_and_databases(tmp_path: Path) ->
     ]
 
 
+def missing_column_message(path: Path, expected: str) -> str:
+    """Return the message about a column that a file does not have."""
+    with pytest.raises(InputError, match=expected) as error:
+        check_columns(
+            ["wanted"], read_column_names(path, path.name, "tasks.x"), path.name, "tasks.x"
+        )
+    return str(error.value)
+
+
 def test_show_text_is_off_by_default() -> None:
     assert (
         not ReportParams().show_text and "show_text" not in (REPOSITORY / "params.yaml").read_text()
@@ -166,19 +173,11 @@ def test_a_file_without_column_names_does_not_show_its_first_row(
             for n in range(30)
         )
     )
-    with pytest.raises(InputError, match="has no column 'text'") as error:
-        check_columns(
-            ["text"],
-            read_column_names(path, path.name, "tasks.mine.files.train"),
-            path.name,
-            "tasks.mine.files.train",
-        )
-    assert private_words not in str(error.value) and len(str(error.value)) < 1_500
+    message = missing_column_message(path, "has no column 'wanted'")
+    assert private_words not in message and len(message) < 1_500
     if suffix == "tsv":
         path.write_text(f"{row}\t{row}\n" * 30)
-        with pytest.raises(InputError, match=r"names the column .* twice") as error:
-            read_column_names(path, path.name, "tasks.mine.files.train")
-        assert private_words not in str(error.value)
+        assert private_words not in missing_column_message(path, "names the column .* twice")
 
 
 def test_shown_values_are_shortened() -> None:
@@ -188,25 +187,14 @@ def test_shown_values_are_shortened() -> None:
     assert shorten_value("one\r\ntwo\nthree") == "one two three"
 
 
+FRAME = pd.DataFrame({"text": [f"text {n}" for n in range(40)], "label": [0, 1] * 20})
 SECRET = "Patient Anna of room nine has hepatitis B and her husband must not know"
 
 
 def build_classification_items(root: Path, frame: pd.DataFrame, **changes: Any) -> TaskItems:
     frame.to_csv(root / "t.csv", index=False)
-    tree = {
-        "kind": "text_classification",
-        "text": ["text"],
-        "label": "label",
-        "files": {"train": "t.csv", "test": "t.csv"},
-    } | changes
-    return build_items(
-        "x",
-        parse_record(Task, tree, "tasks.x"),
-        load_kind("text_classification"),
-        seed=1,
-        root=root,
-        where="tasks.x",
-    )
+    tree = TEXTS | {"files": {"train": "t.csv", "test": "t.csv"}} | changes
+    return build_task_items(root, tree, where="tasks.x")
 
 
 def test_a_library_message_that_quotes_a_cell_is_not_passed_on(tmp_path: Path) -> None:
@@ -225,28 +213,18 @@ def test_a_library_message_that_quotes_a_cell_is_not_passed_on(tmp_path: Path) -
     }
     tree = {"kind": "text_classification", "text": ["text"], "label": "label"} | changes
     with pytest.raises(InputError) as error:
-        build_items(
-            "x",
-            parse_record(Task, tree, "tasks.x"),
-            load_kind("text_classification"),
-            seed=1,
-            root=tmp_path,
-            where="tasks.x",
-        )
+        build_task_items(tmp_path, tree, where="tasks.x")
     assert "cannot be read: " in str(error.value) and "room nine" not in str(error.value)
 
 
 def test_groups_that_are_texts_are_left_out_of_the_rows(tmp_path: Path) -> None:
     """Several pairs may share a premise as their group; authors and phenomena are shown by name."""
-    frame = pd.DataFrame(
-        {"text": [f"text {n}" for n in range(40)], "label": [n % 2 for n in range(40)]}
-    )
     for groups, is_shown in (([f"{SECRET} {n % 4}" for n in range(40)], False), ([f"author {n % 4}" for n in range(40)], True),
                          ([f"病人张伟得了乙肝{n % 4}" for n in range(40)], False), ([f"one {n}" for n in range(40)] * 3, True),
                          ([f"one {n}" for n in range(120)], False)):  # fmt: skip
         items = build_classification_items(
             tmp_path,
-            pd.concat([frame] * (len(groups) // 40), ignore_index=True).assign(g=groups),
+            pd.concat([FRAME] * (len(groups) // 40), ignore_index=True).assign(g=groups),
             group="g",
         )
         groups_in_rows: set[str] = set()
@@ -262,27 +240,10 @@ def test_groups_that_are_texts_are_left_out_of_the_rows(tmp_path: Path) -> None:
         assert (groups_in_rows != {"all"}) == is_shown
 
 
-def test_wide_letters_count_more_towards_the_length_of_a_group(tmp_path: Path) -> None:
-    frame = pd.DataFrame(
-        {
-            "text": [f"text {n}" for n in range(40)],
-            "label": [n % 2 for n in range(40)],
-            "g": "病人张伟得了乙肝，妻子尚不知情，请勿告知家属",
-        }
-    )
-    with pytest.raises(
-        InputError,
-        match=r"column 'g': the group has more than 80 characters, and reports show it.*\(wide characters count as five",
-    ):
-        build_classification_items(tmp_path, frame, group="g")
-
-
 def test_an_unknown_label_message_does_not_quote_a_label_that_is_a_text(tmp_path: Path) -> None:
     texts = [f"Case {n}: {SECRET}"[:80] for n in range(9)]
-    frame = pd.DataFrame(
-        {"text": [f"text {n}" for n in range(40)], "label": [texts[n % 9] for n in range(40)]}
-    )
-    frame.assign(label=[texts[0], "bad", texts[1], "bad"] * 10).to_csv(
+    frame = FRAME.assign(label=[texts[n % 9] for n in range(40)])
+    FRAME.assign(label=[texts[0], "bad", texts[1], "bad"] * 10).to_csv(
         tmp_path / "test.csv", index=False
     )
     with pytest.raises(InputError, match="label 'bad' does not occur in train") as error:
@@ -295,6 +256,8 @@ def test_an_unknown_label_message_does_not_quote_a_label_that_is_a_text(tmp_path
     [
         "I came home late,and he was not there,so I went to bed,my wife was away,with hepatitis B,pos",
         "他的家属,妻子不知,得了乙肝,病人张伟,请勿告知",
+        "Anna,Smith,1987-03-12,hepatitis_B,ward_9",
+        ",".join(f"word{letter}" for letter in "abcdefghijklm"),
     ],
 )
 def test_a_missing_column_message_shows_only_three_cells_of_a_first_row(
@@ -302,11 +265,13 @@ def test_a_missing_column_message_shows_only_three_cells_of_a_first_row(
 ) -> None:
     path = tmp_path / "t.csv"
     path.write_text(f"{row}\n" * 9)
-    with pytest.raises(InputError, match=r"has no column 'wanted'; known: .* and \d more") as error:
+    with pytest.raises(
+        InputError, match=r"has no column 'wanted'; known: .* and \d+ more"
+    ) as error:
         check_columns(
             ["wanted"], read_column_names(path, path.name, "tasks.x"), path.name, "tasks.x"
         )
-    assert sum(cell[:4] in str(error.value) for cell in row.split(",")) == 3
+    assert sum(cell[:5] in str(error.value) for cell in row.split(",")) == 3
 
 
 @pytest.mark.parametrize(
@@ -343,33 +308,13 @@ def test_a_label_in_wide_letters_may_be_longer_than_a_group() -> None:
 
 def test_labels_that_are_texts_are_shortened_in_messages(tmp_path: Path) -> None:
     """Half of the test labels occur in train, as when two columns were mixed up."""
-    frame = pd.DataFrame(
-        {"text": [f"text {n}" for n in range(40)], "label": [n % 2 for n in range(40)]}
-    )
-    frame.assign(label=[SECRET[:70], "1", "0", "1"] * 10).to_csv(tmp_path / "test.csv", index=False)
+    FRAME.assign(label=[SECRET[:70], "1", "0", "1"] * 10).to_csv(tmp_path / "test.csv", index=False)
     with pytest.raises(
         InputError,
         match=r"label '.{20}\.\.\.' does not occur in train.*say in 'label_map' what it is",
     ) as error:
-        build_classification_items(tmp_path, frame, files={"train": "t.csv", "test": "test.csv"})
+        build_classification_items(tmp_path, FRAME, files={"train": "t.csv", "test": "test.csv"})
     assert "room nine" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        "Anna,Smith,1987-03-12,hepatitis_B,ward_9",
-        ",".join(f"word{'abcdefghijklm'[n]}" for n in range(13)),
-    ],
-)
-def test_a_first_row_of_single_words_is_not_shown_in_full(row: str, tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(f"{row}\n" * 9)
-    with pytest.raises(InputError, match=r"known: \S+, \S+, \S+ and \d+ more") as error:
-        check_columns(
-            ["wanted"], read_column_names(path, path.name, "tasks.x"), path.name, "tasks.x"
-        )
-    assert sum(cell in str(error.value) for cell in row.split(",")) == 3
 
 
 def test_a_column_name_from_the_data_is_shortened_in_messages() -> None:
@@ -380,3 +325,20 @@ def test_a_column_name_from_the_data_is_shortened_in_messages() -> None:
         ) as error:
             check_columns(["a_long_name_that_is_in_the_params"], ["a", name], "t.csv", "tasks.x")
         assert name[5:30] not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("group", "hint"),
+    [
+        ("病人张伟得了乙肝，妻子尚不知情，请勿告知家属", r".*\(wide characters count as five"),
+        (f"{SECRET}, who lives next door", ""),
+    ],
+)
+def test_texts_are_refused_as_groups_and_not_shown(group: str, hint: str, tmp_path: Path) -> None:
+    """Such a column may be named by mistake. Wide letters count more towards its length."""
+    with pytest.raises(
+        InputError,
+        match=rf"column 'g': the group has more than 80 characters, and reports show it{hint}",
+    ) as error:
+        build_classification_items(tmp_path, FRAME.assign(g=group), group="g")
+    assert group[:20] not in str(error.value)

@@ -17,31 +17,31 @@ from lineage.runtime.provenance import (
 STAGE = "pretrain@gpt-0"
 
 
+def write_metadata(folder: Path, run_id: str, lock_before: dict[str, Any] | None = None) -> None:
+    """Write what a run of the stage leaves, which began with this entry in dvc.lock."""
+    digest = lock_entry_digest(lock_before[STAGE]) if lock_before else ""
+    record = {"stage": STAGE, "mlflow_run_id": run_id, "lock_before": digest}
+    artifacts.write_json(folder / f"{STAGE}.json", record)
+
+
+def run_id_of(folder: Path, lock: dict[str, Any]) -> str | None:
+    """Return the run that made the result of the stage in this dvc.lock."""
+    metadata = read_stage_metadata(folder, {STAGE, "report"}, lock)
+    assert {*metadata} <= {STAGE}
+    return metadata[STAGE]["mlflow_run_id"] if metadata else None
+
+
 def test_a_result_restored_by_dvc_has_the_metadata_of_the_run_that_made_it(tmp_path: Path) -> None:
-    names = {"pretrain@gpt-0", "report"}
-    locks = [{"pretrain@gpt-0": {"params": rate}, "other": {}} for rate in (1, 2, 3)]
-
-    def write_metadata(run: str) -> None:
-        artifacts.write_json(
-            tmp_path / "pretrain@gpt-0.json", {"stage": "pretrain@gpt-0", "mlflow_run_id": run}
-        )
-
-    def run_id_of(lock: dict[str, Any]) -> str | None:
-        metadata = read_stage_metadata(tmp_path, names, lock)
-        assert {*metadata} <= {"pretrain@gpt-0"}
-        return metadata["pretrain@gpt-0"]["mlflow_run_id"] if metadata else None
-
-    write_metadata("a")
-    assert run_id_of(locks[0]) == run_id_of(locks[0]) == "a"
-    write_metadata("b")
-    assert run_id_of(locks[1]) == "b" and run_id_of(locks[0]) == "a", (
-        "DVC restored the result of the first parameters"
-    )
-    assert run_id_of(locks[2]) is None, "no run on this machine made it"
-    write_metadata("c")
-    assert run_id_of(locks[0]) == "c" and run_id_of(locks[1]) == "b", (
-        "the stage ran again with the first parameters"
-    )
+    locks = [{STAGE: {"params": rate}, "other": {}} for rate in (1, 2, 3)]
+    write_metadata(tmp_path, "a")
+    assert run_id_of(tmp_path, locks[0]) == run_id_of(tmp_path, locks[0]) == "a"
+    write_metadata(tmp_path, "b")
+    assert run_id_of(tmp_path, locks[1]) == "b"
+    assert run_id_of(tmp_path, locks[0]) == "a", "DVC restored the result of the first parameters"
+    assert run_id_of(tmp_path, locks[2]) is None, "no run on this machine made it"
+    write_metadata(tmp_path, "c")
+    assert run_id_of(tmp_path, locks[0]) == "c", "the stage ran again with the first parameters"
+    assert run_id_of(tmp_path, locks[1]) == "b"
 
 
 @pytest.mark.parametrize("is_archived", [True, False])
@@ -53,25 +53,17 @@ def test_an_abandoned_run_does_not_replace_the_metadata_of_an_older_result(
     With the first parameters again, DVC restores the first result.
     """
     locks = [{STAGE: {"params": rate}} for rate in (1, 2)]
-    artifacts.write_json(tmp_path / f"{STAGE}.json", {"mlflow_run_id": "a", "lock_before": ""})
-    assert read_stage_metadata(tmp_path, [STAGE], locks[0])[STAGE]["mlflow_run_id"] == "a"
-    artifacts.write_json(
-        tmp_path / f"{STAGE}.json",
-        {"mlflow_run_id": "b", "lock_before": lock_entry_digest(locks[0][STAGE])},
-    )
+    write_metadata(tmp_path, "a")
+    assert run_id_of(tmp_path, locks[0]) == "a"
+    write_metadata(tmp_path, "b", lock_before=locks[0])
     if is_archived:  # as a run of the whole graph does
         archive_stage_metadata(tmp_path, STAGE, locks[1][STAGE])
-    assert read_stage_metadata(tmp_path, [STAGE], locks[0])[STAGE]["mlflow_run_id"] == "a"
-    assert read_stage_metadata(tmp_path, [STAGE], locks[1])[STAGE]["mlflow_run_id"] == "b"
-    assert (
-        archive_stage_metadata(tmp_path, "task@other", {"params": 1})
-        == {}
-        == archive_stage_metadata(tmp_path, STAGE, {})
-    )
+    assert run_id_of(tmp_path, locks[0]) == "a"
+    assert run_id_of(tmp_path, locks[1]) == "b"
+    assert archive_stage_metadata(tmp_path, "task@other", {"params": 1}) == {}
+    assert archive_stage_metadata(tmp_path, STAGE, {}) == {}
     archive_stage_metadata(tmp_path, STAGE, locks[0][STAGE])
-    assert read_stage_metadata(tmp_path, [STAGE], locks[0])[STAGE]["mlflow_run_id"] == "b", (
-        "the stage ran again and gave the same result"
-    )
+    assert run_id_of(tmp_path, locks[0]) == "b", "the stage ran again and gave the same result"
 
 
 def test_a_stage_that_ran_again_before_anything_was_published_has_its_metadata(
@@ -82,11 +74,8 @@ def test_a_stage_that_ran_again_before_anything_was_published_has_its_metadata(
     dvc.lock has the entry, but no metadata was archived with it.
     """
     lock = {STAGE: {"params": 1}}
-    artifacts.write_json(
-        tmp_path / f"{STAGE}.json",
-        {"mlflow_run_id": "b", "lock_before": lock_entry_digest(lock[STAGE])},
-    )
-    assert read_stage_metadata(tmp_path, [STAGE], lock)[STAGE]["mlflow_run_id"] == "b"
+    write_metadata(tmp_path, "b", lock_before=lock)
+    assert run_id_of(tmp_path, lock) == "b"
 
 
 def test_reading_one_lock_entry_gives_the_same_as_parsing_the_whole_file(tmp_path: Path) -> None:

@@ -10,15 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lineage.config.data import Task
-from lineage.config.records import parse_record
 from lineage.data.files import find_data_files
-from lineage.data.items import build_items, check_task_files
 from lineage.data.quoting import check_quotes
 from lineage.data.sources import DataTable
 from lineage.data.tables import TextTableFormat
 from lineage.errors import InputError
-from lineage.tasks.base import load_kind
 
 EACH_SUFFIX = pytest.mark.parametrize("suffix", ["csv", "tsv"])
 DELIMITER = {"csv": ",", "tsv": "\t"}
@@ -229,41 +225,6 @@ def test_without_csv_quoting_quotation_marks_are_part_of_the_text(
     ]
 
 
-def test_csv_quoting_false_solves_the_problem_that_the_message_describes(tmp_path):
-    rows = "".join(f'{n % 2}\t"房间{n}很小\n' for n in range(30))
-    (tmp_path / "t.tsv").write_text("label\ttext_a\n" + rows)
-    tree = {
-        "kind": "text_classification",
-        "language": "zh",
-        "files": {"train": "t.tsv", "test": "t.tsv"},
-        "text": ["text_a"],
-        "label": "label",
-    }
-    with pytest.raises(
-        InputError,
-        match=r"line 2: a cell begins with a quotation mark that nothing closes.*; if quotation marks .* set csv_quoting: false;",
-    ):
-        check_task_files(
-            parse_record(Task, tree, "task"),
-            load_kind("text_classification"),
-            root=tmp_path,
-            where="task",
-            read_files=True,
-        )
-    task = parse_record(Task, tree | {"csv_quoting": False}, "task")
-    check_task_files(
-        task, load_kind("text_classification"), root=tmp_path, where="task", read_files=True
-    )
-    assert (
-        build_items(
-            "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
-        )
-        .splits["test"]["text"]
-        .iloc[0]
-        == '"房间0很小'
-    )
-
-
 @pytest.mark.parametrize("csv_quoting", [True, False])
 @pytest.mark.parametrize(
     "text",
@@ -315,12 +276,3 @@ def test_files_of_one_table_may_have_other_columns_and_in_any_order(tmp_path):
     assert table.read_columns(["label"]) == {"label": ["label-a", "label-b", "c"]}
     with pytest.raises(InputError, match=r"task\.files\.train: c\.csv has no column 'id'"):
         table.check(["id"])
-
-
-def test_a_folder_with_only_skipped_files_is_refused_with_the_rule(tmp_path):
-    (tmp_path / "a.json").write_text("{}")
-    with pytest.raises(
-        InputError,
-        match=r"no file matches '\.' in .*; in a folder, \.json and unknown suffixes are skipped: name them",
-    ):
-        find_data_files(".", tmp_path, "task.files.train")

@@ -32,7 +32,7 @@ from tests.helpers.study_rows import (
     write_no_ngrams,
     write_overlap,
 )
-from tests.test_folds import build_task
+from tests.helpers.tasks import build_table_task
 
 
 def build_imbalanced_rows(count: int, seed: int) -> pd.DataFrame:
@@ -127,7 +127,7 @@ def test_the_report_compares_by_the_first_metric_and_keeps_the_others_in_rows(
         "files": {"train": "train.csv", "test": "test.csv"},
         "metric": ["matthews"],
     }
-    data = build_task(tmp_path, frame[:200], **task_keys)
+    data = build_table_task(tmp_path, frame[:200], **task_keys)
     assert data.info.metric == ["matthews", "accuracy"]
     context = tiny.eval_context("word2vec", data, tiny.model_config("word2vec").evaluate)
     runs = tiny.list_runs(data.info, ("random",), ("all",), (0, 1), method="_probe")

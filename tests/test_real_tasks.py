@@ -1,6 +1,5 @@
 """Every family runs through all stages on real tasks of every kind, for a few steps."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,55 @@ from lineage import artifacts
 from lineage.config.resolve import merge_trees
 from lineage.data.dataset_stats import read_dataset_stats
 from lineage.tasks.base import load_kind
-from tests.helpers.user_project import make_project, run_stage, write_params
+from tests.helpers.golden import data_folder
+from tests.helpers.user_project import RunStage, make_project, write_params
 
-QA_COLUMNS = {
-    "question": "question",
-    "context": "context",
-    "answers": "answers",
-    "answer_starts": "answer_starts",
-}
 SICK = {
     "files": {"test": "sick/test.parquet"}, "text": ["sentence1", "sentence2"], "label": "entailment", "limit": {"test": 20},
     "label_map": {"ENTAILMENT": "entailment", "NEUTRAL": "neutral", "CONTRADICTION": "contradiction"},
 }  # fmt: skip
+
+
 FOLD_TASKS = {"subj": {"kind": "text_classification", "text": ["text"], "folds": 2}}
+Block = tuple[str, dict[str, Any]]  # the folder of the data, and the block of the task
+
+
+def classify(folder: str, *columns: str, **keys: Any) -> Block:
+    return folder, {"kind": "text_classification", "text": [*columns], **keys}
+
+
+def rate(folder: str, score: str, **keys: Any) -> Block:
+    text = ["sentence1", "sentence2"]
+    return folder, {
+        "kind": "text_regression",
+        "text": text,
+        "label": score,
+        "symmetric": True,
+        **keys,
+    }
+
+
+def tag(folder: str, label: str, **keys: Any) -> Block:
+    return folder, {"kind": "token_classification", "tokens": "tokens", "label": label, **keys}
+
+
+def compare_pairs(folder: str, group: str) -> Block:
+    return folder, {
+        "kind": "minimal_pairs",
+        "good": "good",
+        "bad": "bad",
+        "group": group,
+        "label": None,
+    }
+
+
+def twenty_test_items(*folders: str) -> dict[str, Any]:
+    """Return a block of extra test sets."""
+    return {
+        name: {"files": {"test": f"{name}/test.parquet"}, "limit": {"test": 20}} for name in folders
+    }
+
+
 TASKS = {
     "copa": (
         "copa-balanced",
@@ -35,67 +70,16 @@ TASKS = {
             "group": "asks_for",
         },
     ),
-    "snli": (
-        "snli-small",
-        {
-            "kind": "text_classification",
-            "text": ["premise", "hypothesis"],
-            "extra_test_sets": {"sick": SICK},
-        },
-    ),
-    "mr": (
-        "mr",
-        {
-            "kind": "text_classification",
-            "text": ["text"],
-            "extra_test_sets": {
-                name: {"files": {"test": f"{name}/test.parquet"}, "limit": {"test": 20}}
-                for name in ("cr", "imdb")
-            },
-        },
-    ),
-    "qnli": (
-        "qnli-dev",
-        {"kind": "text_classification", "text": ["question", "sentence"], "max_words": 60},
-    ),
-    "afqmc": (
-        "zh-afqmc",
-        {
-            "kind": "text_classification",
-            "text": ["text1", "text2"],
-            "language": "zh",
-            "symmetric": True,
-        },
-    ),
-    "cola": ("cola", {"kind": "text_classification", "text": ["sentence"], "metric": ["matthews"]}),
-    "sst2": ("sst2", {"kind": "text_classification", "text": ["sentence"]}),
-    "stsb": (
-        "stsb",
-        {
-            "kind": "text_regression",
-            "text": ["sentence1", "sentence2"],
-            "label": "score",
-            "symmetric": True,
-            "metric": ["spearman"],
-        },
-    ),
-    "wnut17": (
-        "wnut17",
-        {
-            "kind": "token_classification",
-            "tokens": "tokens",
-            "label": "ner",
-            "metric": ["token_accuracy"],
-        },
-    ),
-    "conll2000": (
-        "conll2000",
-        {"kind": "token_classification", "tokens": "tokens", "label": "chunk"},
-    ),
-    "upos": (
-        "ud-english-ewt",
-        {"kind": "token_classification", "tokens": "tokens", "label": "upos"},
-    ),
+    "snli": classify("snli-small", "premise", "hypothesis", extra_test_sets={"sick": SICK}),
+    "mr": classify("mr", "text", extra_test_sets=twenty_test_items("cr", "imdb")),
+    "qnli": classify("qnli-dev", "question", "sentence", max_words=60),
+    "afqmc": classify("zh-afqmc", "text1", "text2", language="zh", symmetric=True),
+    "cola": classify("cola", "sentence", metric=["matthews"]),
+    "sst2": classify("sst2", "sentence"),
+    "stsb": rate("stsb", "score", metric=["spearman"]),
+    "wnut17": tag("wnut17", "ner", metric=["token_accuracy"]),
+    "conll2000": tag("conll2000", "chunk"),
+    "upos": tag("ud-english-ewt", "upos"),
     "wordsim": (
         "word-similarity",
         {
@@ -113,50 +97,27 @@ TASKS = {
         "squad",
         {
             "kind": "extractive_qa",
-            **QA_COLUMNS,
+            "question": "question",
+            "context": "context",
+            "answers": "answers",
+            "answer_starts": "answer_starts",
             "label": None,
             "max_words": 200,
             "metric": ["exact_match"],
         },
     ),
-    "msra": (
-        "zh-msra-ner",
-        {"kind": "token_classification", "tokens": "tokens", "label": "ner", "language": "zh"},
-    ),
+    "msra": tag("zh-msra-ner", "ner", language="zh"),
 }
 MORE_TASKS = {  # the other folders that fit a kind of task
-    "mpqa": ("mpqa", {"kind": "text_classification", "text": ["text"]}),
-    "cr": ("cr", {"kind": "text_classification", "text": ["text"]}),
-    "imdb": ("imdb", {"kind": "text_classification", "text": ["text"]}),
-    "dbpedia14": ("dbpedia14", {"kind": "text_classification", "text": ["text"]}),
-    "chnsenticorp": (
-        "zh-chnsenticorp",
-        {"kind": "text_classification", "text": ["text"], "language": "zh"},
-    ),
-    "sick": (
-        "sick",
-        {
-            "kind": "text_regression",
-            "text": ["sentence1", "sentence2"],
-            "label": "relatedness",
-            "symmetric": True,
-        },
-    ),
-    "pos": ("semcor", {"kind": "token_classification", "tokens": "tokens", "label": "pos"}),
-    "blimp": (
-        "blimp",
-        {"kind": "minimal_pairs", "good": "good", "bad": "bad", "group": "uid", "label": None},
-    ),
-    "verbs": (
-        "agreement-marvin-linzen",
-        {
-            "kind": "minimal_pairs",
-            "good": "good",
-            "bad": "bad",
-            "group": "construction",
-            "label": None,
-        },
-    ),
+    "mpqa": classify("mpqa", "text"),
+    "cr": classify("cr", "text"),
+    "imdb": classify("imdb", "text"),
+    "dbpedia14": classify("dbpedia14", "text"),
+    "chnsenticorp": classify("zh-chnsenticorp", "text", language="zh"),
+    "sick": rate("sick", "relatedness"),
+    "pos": tag("semcor", "pos"),
+    "blimp": compare_pairs("blimp", "uid"),
+    "verbs": compare_pairs("agreement-marvin-linzen", "construction"),
 }
 SPLITS = {"train": "train", "validation": "validation", "test": "test_2016_flickr"}
 TRANSLATION_TASK = {"kind": "translation", "files": {split: f"multi30k/{name}.parquet" for split, name in SPLITS.items()}, "source": "en", "target": "de",
@@ -287,12 +248,6 @@ def run_more_tasks(results: Path, run: Callable[..., None]) -> None:
     assert unusable == {"train": 2, "validation": 0, "test": 0}, "two of MPQA's phrases are blank"
 
 
-real_data = pytest.mark.skipif(
-    "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
-)
-
-
-@real_data
 def test_every_folder_of_real_data_is_used_here_or_has_no_task() -> None:
     extra_test_sets = {
         name for _, task in TASKS.values() for name in task.get("extra_test_sets", ())
@@ -304,18 +259,15 @@ def test_every_folder_of_real_data_is_used_here_or_has_no_task() -> None:
         | {"multi30k"}
     )
     assert {
-        path.name for path in Path(os.environ["LINEAGE_DATA"]).iterdir() if path.is_dir()
+        path.name for path in data_folder().iterdir() if path.is_dir()
     } <= used | FOLDERS_WITHOUT_TASK
 
 
 @pytest.mark.slow
-@real_data
-def test_real_sentence_pairs_are_translated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_real_sentence_pairs_are_translated(tmp_path: Path, run_stage: RunStage) -> None:
     """Only seq2seq can write text; its language models read both languages of the corpus."""
     tree = make_project(tmp_path)
-    data = os.environ["LINEAGE_DATA"]
+    data = data_folder()
     (tmp_path / "runtime.yaml").write_text(f"data_root: {data}\n")
     tree["tasks"] = {"mt": TRANSLATION_TASK}
     tree["corpora"]["general"]["sources"] = [
@@ -346,7 +298,7 @@ def test_real_sentence_pairs_are_translated(
         ("pretrain", "seq2seq", "0"),
     )
     for command in (*commands, ("evaluate", "seq2seq", "0", "mt")):
-        code, output = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        code, output = run_stage(tmp_path, *command)
         assert code == 0, (command, output)
     rows = artifacts.read_table(tmp_path / "artifacts/results/rows/evaluate-seq2seq-0-mt.parquet")
     assert set(rows["status"]) == {"ok"} and set(rows["init"]) == {"pretrained", "random"}
@@ -355,16 +307,13 @@ def test_real_sentence_pairs_are_translated(
 
 
 @pytest.mark.slow
-@real_data
-def test_every_family_runs_on_real_tasks_of_every_kind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_family_runs_on_real_tasks_of_every_kind(tmp_path: Path, run_stage: RunStage) -> None:
     def run(*command: str) -> None:
-        code, output = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        code, output = run_stage(tmp_path, *command)
         assert code == 0, (command, output)
 
     tree = make_project(tmp_path)
-    data = Path(os.environ["LINEAGE_DATA"])
+    data = data_folder()
     tree["tasks"] = build_task_blocks(data, TASKS | MORE_TASKS)
     for name, task in FOLD_TASKS.items():
         tree["tasks"][name] = {

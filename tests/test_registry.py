@@ -31,9 +31,9 @@ from lineage.serving.registry import (
     registered_name,
 )
 from tests.helpers import tiny
+from tests.helpers.kept_systems import evaluate_tfidf, prepare_case
 from tests.helpers.result_cells import build_cells, decide_one
 from tests.helpers.user_project import tracking_uri
-from tests.test_predict import evaluate_tfidf, prepare_case
 
 ITEMS = 600
 

@@ -2,9 +2,6 @@
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -12,17 +9,17 @@ import pyarrow as pa
 import pytest
 
 from lineage.artifacts import read_json
-from lineage.config.data import Corpus, Task
+from lineage.config.data import Corpus, CorpusSource, Task
 from lineage.config.records import parse_record
 from lineage.data.corpus import collect_documents, source_fingerprint
 from lineage.data.files import find_data_files
-from lineage.data.items import build_items, task_fingerprint
+from lineage.data.items import task_fingerprint
 from lineage.data.sources import DataTable
 from lineage.errors import InputError
-from lineage.tasks.base import load_kind
-from tests.helpers.user_project import REPOSITORY, make_project, run_stage, write_params
+from tests.helpers.hub import HUB_SOURCE, LARGE_TRAIN_TEXTS, REVISION, hub_folder, read_in_process
+from tests.helpers.tasks import TEXTS, build_task_items
+from tests.helpers.user_project import make_project, write_params
 
-REVISION = "0123456789abcdef0123456789abcdef01234567"
 # Text that table parsers are known to change: NA and None, quotation marks, commas, numbers, dates,
 # a leading zero, other scripts, an unclosed quotation mark.
 UNUSUAL_TEXTS = [
@@ -73,6 +70,10 @@ def write_table(table: pd.DataFrame, path: Path) -> None:
         table.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
 
 
+def parse_source(**source) -> CorpusSource:
+    return parse_record(Corpus, {"language": "en", "sources": [source]}, "corpus").sources[0]
+
+
 def read_texts(root: Path, **source) -> list[str]:
     corpus = parse_record(
         Corpus, {"language": "en", "sources": [source], "min_characters": 0}, "corpus"
@@ -82,44 +83,17 @@ def read_texts(root: Path, **source) -> list[str]:
 
 @pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".tsv", ".txt"])
-def test_every_format_gives_the_same_documents(suffix, compression, tmp_path):
+def test_every_format_gives_the_same_documents_and_items(suffix, compression, tmp_path):
     path = tmp_path / f"a{suffix}"
-    write_table(pd.DataFrame({"text": UNUSUAL_TEXTS, "n": range(len(UNUSUAL_TEXTS))}), path)
+    labels = [n % 2 for n in range(len(UNUSUAL_TEXTS))]
+    write_table(pd.DataFrame({"text": UNUSUAL_TEXTS, "label": labels}), path)
     name = compress(path, compression).name
-    assert (
-        read_texts(
-            tmp_path,
-            files=name,
-            **({"document_unit": "line"} if suffix == ".txt" else {"text": "text"}),
-        )
-        == UNUSUAL_TEXTS
-    )
-
-
-@pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv"])
-def test_every_format_gives_the_same_items(suffix, compression, tmp_path):
-    for split in ("train", "test"):
-        write_table(
-            pd.DataFrame({"t": UNUSUAL_TEXTS, "l": [n % 2 for n in range(len(UNUSUAL_TEXTS))]}),
-            tmp_path / f"{split}{suffix}",
-        )
-        compress(tmp_path / f"{split}{suffix}", compression)
-    task = parse_record(
-        Task,
-        {
-            "kind": "text_classification",
-            "files": {s: f"{s}{suffix}{compression}" for s in ("train", "test")},
-            "text": ["t"],
-            "label": "l",
-        },
-        "task",
-    )
-    items = build_items(
-        "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
-    )
-    assert list(items.splits["test"]["text"]) == UNUSUAL_TEXTS
-    assert items.info.labels == ["0", "1"]
+    unit = {"document_unit": "line"} if suffix == ".txt" else {"text": "text"}
+    assert read_texts(tmp_path, files=name, **unit) == UNUSUAL_TEXTS
+    if suffix != ".txt":
+        items = build_task_items(tmp_path, TEXTS | {"files": {"train": name, "test": name}})
+        assert list(items.splits["test"]["text"]) == UNUSUAL_TEXTS
+        assert items.info.labels == ["0", "1"]
 
 
 @pytest.mark.parametrize("compression", ["", ".gz"])
@@ -129,19 +103,8 @@ def test_a_csv_may_have_semicolons(compression: str, tmp_path: Path) -> None:
     table = pd.DataFrame({"text": texts, "n": [f"{number % 2},5" for number in range(len(texts))]})
     table.to_csv(tmp_path / "a.csv", index=False, sep=";", encoding="utf-8-sig")
     name = compress(tmp_path / "a.csv", compression).name
-    task = parse_record(
-        Task,
-        {
-            "kind": "text_classification",
-            "files": {"train": name, "test": name},
-            "text": ["text"],
-            "label": "n",
-        },
-        "task",
-    )
-    items = build_items(
-        "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
-    )
+    block = TEXTS | {"label": "n", "files": {"train": name, "test": name}}
+    items = build_task_items(tmp_path, block)
     assert list(items.splits["test"]["text"]) == texts
     assert items.info.labels == ["0,5", "1,5"]
 
@@ -210,42 +173,15 @@ def test_globs_folders_and_unusual_names_are_read_in_the_order_of_names(tmp_path
 
 def test_fingerprints_have_relative_names_and_change_with_an_edit(tmp_path):
     (tmp_path / "a.txt").write_text("some text")
-    source = parse_record(
-        Corpus, {"language": "en", "sources": [{"files": "a.txt"}]}, "corpus"
-    ).sources[0]
+    source = parse_source(files="a.txt")
     before = source_fingerprint(source, tmp_path, "corpus")
     assert before["files"][0]["name"] == "a.txt"
     assert before == source_fingerprint(source, tmp_path, "corpus")
     (tmp_path / "a.txt").write_text("some tent")
     assert before != source_fingerprint(source, tmp_path, "corpus")
-    elsewhere = parse_record(
-        Corpus, {"language": "en", "sources": [{"files": str(tmp_path / "*.txt")}]}, "corpus"
-    ).sources[0]
-    assert (
-        source_fingerprint(elsewhere, tmp_path / "workspace", "corpus")["files"][0]["name"]
-        == "a.txt"
-    )
-
-
-def hub_folder(folder: Path) -> Path:
-    """Write a repository in the Hub's layout, with two configurations and a card that names them."""
-    for config, first in (("small", 0), ("large", 100)):
-        (folder / config).mkdir(parents=True)
-        for split, count in (("train", 8), ("validation", 4)):
-            rows = [(f"{config} {split} document {first + n}", n % 2) for n in range(count)]
-            pd.DataFrame(rows, columns=["body", "label"]).to_parquet(
-                folder / f"{config}/{split}-00000-of-00001.parquet"
-            )
-    card = "".join(
-        f"- config_name: {c}\n  data_files:\n  - split: train\n    path: {c}/train-*\n  - split: validation\n    path: {c}/validation-*\n"
-        for c in ("small", "large")
-    )
-    (folder / "README.md").write_text(f"---\nconfigs:\n{card}---\n# A data set\n")
-    return folder
-
-
-HUB_SOURCE = {"config": "large", "split": "train", "revision": REVISION, "text": "body"}
-LARGE_TRAIN_TEXTS = [f"large train document {100 + n}" for n in range(8)]
+    elsewhere = parse_source(files=str(tmp_path / "*.txt"))
+    record = source_fingerprint(elsewhere, tmp_path / "workspace", "corpus")
+    assert record["files"][0]["name"] == "a.txt"
 
 
 def test_a_folder_in_the_hubs_layout_is_read_by_config_and_split(tmp_path):
@@ -262,14 +198,7 @@ def test_a_folder_in_the_hubs_layout_is_read_by_config_and_split(tmp_path):
         "text": ["body"],
         "label": "label",
     }
-    items = build_items(
-        "x",
-        parse_record(Task, task, "task"),
-        load_kind("text_classification"),
-        seed=1,
-        root=tmp_path,
-        where="task",
-    )
+    items = build_task_items(tmp_path, task)
     assert items.info.counts == {"train": 7, "test": 4, "validation": 1}
     fingerprint = task_fingerprint(parse_record(Task, task, "task"), tmp_path, "task")
     assert [f["name"] for f in fingerprint["splits"]["test"]["files"]] == [
@@ -299,49 +228,13 @@ def write_hub_cache(home: Path, repository: str) -> None:
     (folder / "refs/main").write_text(REVISION)
 
 
-READ_SCRIPT = """
-import json, sys
-from pathlib import Path
-from lineage.data.corpus import collect_documents, source_fingerprint
-from lineage.errors import InputError
-from lineage.config.data import Corpus
-from lineage.config.records import parse_record
-for source in json.loads(sys.argv[1]):
-    corpus = parse_record(Corpus, {"language": "en", "sources": [source]}, "corpus")
-    try:
-        documents = collect_documents(corpus, seed=1, root=Path.cwd(), where="corpus")
-        texts = list(documents.table["text"])
-        print(json.dumps([texts, source_fingerprint(corpus.sources[0], Path.cwd(), "corpus")]))
-    except InputError as error:
-        print(error, file=sys.stderr)
-"""
-
-
-def read_offline(home: Path, *sources: dict[str, str]) -> tuple[list, list[str]]:
-    """Read sources in a separate process, and return the results and the messages.
-
-    The library of the Hub reads these settings when it is imported.
-    """
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(REPOSITORY),
-        "HF_HOME": str(home),
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-c", READ_SCRIPT, json.dumps(sources)]
-    process = subprocess.run(
-        command, cwd=home.parent, env=environment, capture_output=True, text=True, check=False
-    )
-    return [json.loads(line) for line in process.stdout.splitlines()], process.stderr.splitlines()
-
-
 def test_the_cache_of_the_hub_works_offline_and_a_missing_entry_is_an_error(tmp_path):
     write_hub_cache(tmp_path / "full", "some-body/data-set")
-    results, messages = read_offline(
+    results, messages = read_in_process(
         tmp_path / "full",
         {"hub": "some-body/data-set", **HUB_SOURCE},
         {"hub": "some-body/other", **HUB_SOURCE},
+        HF_HUB_OFFLINE="1",
     )
     assert [texts for texts, _ in results] == [LARGE_TRAIN_TEXTS]
     assert results[0][1] == {
@@ -378,13 +271,13 @@ def test_an_interrupted_download_is_not_read_as_complete(tmp_path):
         {"hub": f"some-body/{card}", "split": "train", "revision": REVISION, "text": "text"}
         for card in folders
     ]
-    results, messages = read_offline(tmp_path / "full", *sources)
+    results, messages = read_in_process(tmp_path / "full", *sources, HF_HUB_OFFLINE="1")
     assert [[text[:7] for text in texts] for texts, _ in results] == 2 * [["shard 0", "shard 1"]], (
         messages
     )
     (folders["card"] / "snapshots" / REVISION / "data/train-00001-of-00002.parquet").unlink()
     (folders["none"] / "blobs/0123.incomplete").touch()
-    results, messages = read_offline(tmp_path / "full", *sources)
+    results, messages = read_in_process(tmp_path / "full", *sources, HF_HUB_OFFLINE="1")
     assert not results
     assert len(messages) == 2
     assert all("is not in the Hub's cache" in line for line in messages)
@@ -397,7 +290,7 @@ def test_a_mirror_is_read_if_its_files_exist_and_the_record_says_so(tmp_path):
         **HUB_SOURCE,
         "mirror": {"files": "copy.txt", "document_unit": "line"},
     }
-    record = parse_record(Corpus, {"language": "en", "sources": [source]}, "corpus").sources[0]
+    record = parse_source(**source)
     assert read_texts(tmp_path, **source) == LARGE_TRAIN_TEXTS
     assert source_fingerprint(record, tmp_path, "corpus")["read"] == "hub"
     (tmp_path / "copy.txt").write_text("from the copy\n")
@@ -408,16 +301,13 @@ def test_a_mirror_is_read_if_its_files_exist_and_the_record_says_so(tmp_path):
     assert source_fingerprint(record, tmp_path, "corpus")["read"] == "mirror"
 
 
-def test_no_stage_leaves_a_cache_of_datasets_behind(tmp_path, monkeypatch, capsys):
+def test_no_stage_leaves_a_cache_of_datasets_behind(tmp_path, monkeypatch, run_stage):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
     make_project(tmp_path / "project")
     for command in (("sources",), ("corpus", "general"), ("task", "mood")):
-        assert (
-            run_stage(tmp_path / "project", *command, monkeypatch=monkeypatch, capsys=capsys)[0]
-            == 0
-        )
+        assert run_stage(tmp_path / "project", *command)[0] == 0
     assert not (tmp_path / "home").exists()
     assert not list((tmp_path / "scratch").iterdir())
 
@@ -458,21 +348,19 @@ def test_paths_may_go_up_and_through_hidden_folders(tmp_path: Path) -> None:
         read_texts(tmp_path, files="a**b/*.txt")
 
 
-def test_an_edit_of_params_yaml_during_a_run_changes_the_next_run_only(
-    tmp_path, monkeypatch, capsys
-):
+def test_an_edit_of_params_yaml_during_a_run_changes_the_next_run_only(tmp_path, run_stage):
     """DVC depends on what sources has recorded, so stages must compute with the same values."""
     tree = make_project(tmp_path)
 
     def train_size() -> int:
-        code, message = run_stage(tmp_path, "task", "mood", monkeypatch=monkeypatch, capsys=capsys)
+        code, message = run_stage(tmp_path, "task", "mood")
         assert code == 0, message
         return read_json(tmp_path / "artifacts/tasks/mood/task.json")["counts"]["train"]
 
-    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert run_stage(tmp_path, "sources")[0] == 0
     before = train_size()
     tree["tasks"]["mood"]["limit"] = {"train": 30}
     write_params(tmp_path, tree)
     assert train_size() == before > 30
-    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert run_stage(tmp_path, "sources")[0] == 0
     assert train_size() == 30

@@ -14,16 +14,15 @@ from benchmarks import starts
 from benchmarks.starts import embedding_matrices, root_mean_square
 from lineage.artifacts import create_artifact, write_json, write_table
 from lineage.config.params import read_params
-from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun, Init
 from lineage.networks.base import Encoder
 from lineage.networks.checkpoint import Checkpoint
-from lineage.tasks.base import load_kind
 from stages.evaluate import load_context
 from tests.helpers import tiny
+from tests.helpers.tasks import build_task_items
 
 QUICK_FINETUNE = {
     "epochs": 1,
@@ -100,13 +99,8 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ) as draft:
             checkpoint.save(draft, build_pretrained_and_random("ulmfit")[0])
             write_json(draft / "spent.json", {"text_bytes": 20_000})
-        items = build_items(
-            "sentiment",
-            params.tasks["sentiment"],
-            load_kind("text_classification"),
-            seed=params.seed,
-            root=folder,
-            where="task",
+        items = build_task_items(
+            folder, params.tasks["sentiment"], name="sentiment", seed=params.seed
         )
         with create_artifact(Path("artifacts/tasks/sentiment"), "task", name="sentiment") as draft:
             for split, table in items.splits.items():
@@ -115,22 +109,20 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def load_run_context() -> EvalContext:
+    """Return the context of an evaluation in the run of the current folder."""
+    model = Path("artifacts/pretrained/ulmfit/0")
+    return load_context(read_params(), "ulmfit", 0, model, Path("artifacts/tasks/sentiment"))
+
+
 @pytest.mark.slow
 def test_the_script_fine_tunes_as_the_run_did(
     finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "starts.csv"
     start_names = ["pretrained", "random", "pretrained, small tables"]
-    arguments = [
-        str(finished_run),
-        "ulmfit",
-        "sentiment",
-        "--labels",
-        "60",
-        "--out",
-        str(out),
-        "--starts",
-    ]
+    options = ["--labels", "60", "--out", str(out), "--starts"]
+    arguments = [str(finished_run), "ulmfit", "sentiment", *options]
     assert starts.main([*arguments, *start_names]) == 0
     output = capsys.readouterr().out
     rows = pd.read_csv(out)
@@ -147,13 +139,7 @@ def test_the_script_fine_tunes_as_the_run_did(
     for init in ("pretrained", "random"):
         (tmp_path / init).mkdir()
         with contextlib.chdir(finished_run):
-            context = load_context(
-                read_params(),
-                "ulmfit",
-                0,
-                Path("artifacts/pretrained/ulmfit/0"),
-                Path("artifacts/tasks/sentiment"),
-            )
+            context = load_run_context()
             runs = [
                 run
                 for run in tiny.list_runs(context.task.info, (init,), (60,), (0, 1))
@@ -184,13 +170,7 @@ def test_the_start_with_small_tables_is_fine_tuned_otherwise_than_the_pretrained
 ) -> None:
     """Fine-tuning itself scales no table."""
     with contextlib.chdir(finished_run):
-        context = load_context(
-            read_params(),
-            "ulmfit",
-            "0",
-            Path("artifacts/pretrained/ulmfit/0"),
-            Path("artifacts/tasks/sentiment"),
-        )
+        context = load_run_context()
         quick = dataclasses.replace(context.settings.finetune, trials=())
         settings = dataclasses.replace(context.settings, finetune=quick)
         context = dataclasses.replace(context, settings=settings)

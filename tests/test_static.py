@@ -1,5 +1,6 @@
 """word2vec, fastText and GloVe read the budgeted text and match gensim and sequential updates."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,6 @@ from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
 from tests.helpers.first_word import build_context
 
-STATIC = ("word2vec", "fasttext", "glove")
 ROOT = Path(__file__).parent.parent
 NUM_SPECIAL_TOKENS = len(SPECIAL_TOKENS["word"])
 
@@ -104,7 +104,7 @@ def test_an_epoch_reads_every_sentence_once_in_random_order() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize("name", tiny.STATIC)
 def test_the_same_seed_gives_the_same_vectors_and_another_seed_different_ones(name: str) -> None:
     first = fit_model(name)
     same_seed = fit_model(name)
@@ -115,7 +115,7 @@ def test_the_same_seed_gives_the_same_vectors_and_another_seed_different_ones(na
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize("name", tiny.STATIC)
 def test_words_of_the_same_topic_are_more_similar_than_words_of_two_topics(name: str) -> None:
     documents = tuple(
         grammar.generate_documents(500, seed=3, grammar_seed=grammar.DEFAULT_GRAMMAR_SEED)
@@ -283,17 +283,15 @@ def pretrain_static(name: str, folder: Path, *, share: float, progress: list[flo
     tokens = tiny.corpus(name)
     params = read_params(ROOT / "params.yaml")
     tokens.save(folder, "train")
-    budget = type(params.budget)(
-        **{**vars(params.budget), "text_bytes": round(share * tokens.text_bytes)}
-    )
-    params = type(params)(**{**vars(params), "budget": budget})
+    budget = replace(params.budget, text_bytes=round(share * tokens.text_bytes))
+    params = replace(params, budget=budget)
     context = TrainContext(
         tiny.CPU, None, Path("unused"), 99, lambda done, _: progress.append(done)
     )  # type: ignore[arg-type]
     return pretrain(tiny.checkpoint(name), folder, params, context)
 
 
-@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize("name", tiny.STATIC)
 def test_static_pretraining_has_no_curve_but_reports_its_budget(name: str, tmp_path: Path) -> None:
     progress: list[float] = []
     outcome = pretrain_static(name, tmp_path, share=0.5, progress=progress)
@@ -326,7 +324,7 @@ def test_glove_counts_the_text_once_whatever_the_number_of_epochs(tmp_path: Path
     assert outcomes["word2vec", 2.4].budget_used.epochs == pytest.approx(2.4, abs=0.02)
 
 
-@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize("name", tiny.STATIC)
 def test_minimal_pairs_are_not_applicable_to_static_families(name: str, tmp_path: Path) -> None:
     info = TaskInfo(
         name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
@@ -346,11 +344,9 @@ def test_minimal_pairs_are_not_applicable_to_static_families(name: str, tmp_path
 
 def test_a_static_family_cannot_be_adapted() -> None:
     params = read_params(ROOT / "params.yaml")
-    grid = type(params.grid)(
-        **{**vars(params.grid), "models": ("word2vec",), "adapt_models": ("word2vec",)}
-    )
+    grid = replace(params.grid, models=("word2vec",), adapt_models=("word2vec",))
     with pytest.raises(InputError, match=r"grid\.adapt_models: word2vec has no language model"):
-        check_study(type(params)(**{**vars(params), "grid": grid}))
+        check_study(replace(params, grid=grid))
 
 
 @pytest.mark.parametrize("subsample", [-0.001, 1.0, 5.0])

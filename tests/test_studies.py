@@ -192,30 +192,12 @@ def test_a_model_with_the_key_from_is_public() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("family", "block", "changed"),
-    [
-        (
-            "elmo",
-            {"input_unit": "words"},
-            {"unit": "words", "contextualizer": "a table of words and LSTM"},
-        ),
-        (
-            "taglm",
-            {"directions": "backward"},
-            {"contextualizer": "LSTM", "direction": "right to left", "objective": "previous word"},
-        ),
-        (
-            "context2vec",
-            {"context_encoder": "average"},
-            {
-                "direction": "all other words, without order",
-                "contextualizer": "a table and a perceptron",
-            },
-        ),
-        ("sa_lstm", {"objective": "language_model"}, {"objective": "next word"}),
-    ],
-)
+@pytest.mark.parametrize(("family", "block", "changed"), [
+    ("elmo", {"input_unit": "words"}, {"unit": "words", "contextualizer": "a table of words and LSTM"}),
+    ("taglm", {"directions": "backward"}, {"contextualizer": "LSTM", "direction": "right to left", "objective": "previous word"}),
+    ("context2vec", {"context_encoder": "average"}, {"direction": "all other words, without order", "contextualizer": "a table and a perceptron"}),
+    ("sa_lstm", {"objective": "language_model"}, {"objective": "next word"}),
+])  # fmt: skip
 def test_the_mechanism_of_a_model_follows_its_architecture_settings(
     family: str, block: dict[str, str], changed: dict[str, str]
 ) -> None:

@@ -2,8 +2,6 @@
 
 import ast
 import dataclasses
-import itertools
-import os
 from pathlib import Path
 
 import numpy as np
@@ -13,29 +11,19 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 
 import lineage
 from lineage import artifacts, results
-from lineage.answers.label_names import sort_labels
 from lineage.answers.metrics import accuracy, macro_f1, matthews_correlation
-from lineage.config.data import Task
-from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items
-from lineage.data.splits import nested_random_subset, nested_stratified_subset
+from lineage.data.items import TaskItems
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import sort_predictions
 from lineage.tasks.base import list_kinds, load_kind
-from tests.helpers.user_project import make_project, run_stage, write_params
+from tests.helpers.golden import data_folder
+from tests.helpers.tasks import TEXTS, build_task_items
+from tests.helpers.user_project import make_project, write_params
 
 
 def build_task(root: Path, *, seed: int = 1, **keys) -> TaskItems:
     """Build the items of a task with this configuration."""
-    task = parse_record(Task, keys, "task")
-    return build_items(
-        "sense" if keys.get("generated") else "x",
-        task,
-        load_kind(task.kind),
-        seed=seed,
-        root=root,
-        where="task",
-    )
+    return build_task_items(root, keys, name="sense" if keys.get("generated") else "x", seed=seed)
 
 
 def build_classification_task(
@@ -72,8 +60,6 @@ def test_labels_come_from_train_and_ids_give_the_users_row(tmp_path):
         ("test-1", "first", 1, "all"),
         ("test-2", "second", 0, "all"),
     ]
-    assert sort_labels(["10", "9", "-1"]) == ["-1", "9", "10"]
-    assert sort_labels(["10", "9", "x"]) == ["10", "9", "x"]
 
 
 def test_a_missing_validation_split_is_taken_from_train_by_the_seed(tmp_path):
@@ -150,36 +136,6 @@ def test_long_texts_are_truncated_and_counted(tmp_path):
     assert task.info.truncated["test"] == 1
 
 
-def test_test_items_that_occur_in_train_are_counted_but_kept(tmp_path):
-    task = build_classification_task(
-        tmp_path,
-        train=TRAIN,
-        test=make_table(("text number 5", "a"), ("new", "b")),
-        files={"validation": "test.csv"},
-    )
-    assert task.info.duplicates_of_train == {"validation": 1, "test": 1}
-    assert task.info.counts["test"] == 2
-
-
-def test_scored_texts_are_dropped_from_unlabelled_text_and_counted(tmp_path):
-    """A model must not adapt to the texts it is scored on; texts of train may stay."""
-    texts = ["something else", "Text 0 of test", "text number 5"]
-    pd.DataFrame({"text": texts}).to_parquet(tmp_path / "u.parquet")
-    task = build_classification_task(
-        tmp_path,
-        train=TRAIN,
-        test=make_table(("Text 0 of test", "a"), ("new", "b")),
-        files={"unlabelled": "u.parquet"},
-    )
-    assert set(task.splits["unlabelled"]["text"]) == {"something else", "text number 5"} - {
-        *task.splits["validation"]["text"]
-    }
-    assert task.info.dropped["unlabelled"]["scored"] == 3 - len(task.splits["unlabelled"])
-    assert {*task.info.duplicates_of_train} == {"validation", "test"}, (
-        "unlabelled text is not an item"
-    )
-
-
 def test_unlabelled_text_needs_no_label_and_its_blank_rows_are_dropped(tmp_path):
     pd.DataFrame({"text": ["some words", " ", "more words"]}).to_parquet(tmp_path / "u.parquet")
     task = build_classification_task(
@@ -251,20 +207,6 @@ def test_tokens_may_be_one_text_with_spaces(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"place": 5}, "5 is outside the 5 tokens"),
-        ({"place": None}, "not the index"),
-        ({"words": []}, "blank"),
-    ],
-)
-def test_an_invalid_target_or_token_names_the_row(change, message, tmp_path):
-    make_sense_table(**change).to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(InputError, match=f"row 1.*{message}"):
-        build_task(tmp_path, **SENSE)
-
-
 def test_minimal_pairs_are_limited_per_group_and_equal_pairs_are_dropped(tmp_path):
     pairs = [
         {"g": f"the cats run {n}", "b": f"the cats runs {n}", "uid": f"p{n % 3}"} for n in range(30)
@@ -294,23 +236,6 @@ def test_a_generated_task_has_ceilings(tmp_path):
         build_task(tmp_path, kind="text_classification", generated="synthetic")
 
 
-def test_subsets_are_nested_stratified_and_hold_every_label():
-    labels = np.random.default_rng(0).choice(4, 500, p=[0.7, 0.2, 0.09, 0.01])
-    subsets = [nested_stratified_subset(labels, count, seed=5) for count in (10, 100, 400, "all")]
-    for small, large in itertools.pairwise(subsets):
-        assert set(small) < set(large)
-    for subset in subsets:
-        assert set(labels[subset]) == {0, 1, 2, 3}
-        assert len(set(subset)) == len(subset)
-    assert np.allclose(np.bincount(labels[subsets[1]]) / 100, np.bincount(labels) / 500, atol=0.02)
-    assert set(nested_stratified_subset(labels, 100, seed=6)) != set(subsets[1])
-    assert len(nested_stratified_subset(labels, 1000, seed=5)) == 500
-    small_subset, large_subset = (
-        nested_random_subset(50, num_labels, rng=np.random.default_rng(1)) for num_labels in (5, 20)
-    )
-    assert set(small_subset) < set(large_subset)
-
-
 def test_metrics_equal_scikit_learn():
     rng = np.random.default_rng(3)
     labels = rng.choice(4, 97, p=[0.6, 0.2, 0.2, 0.0])
@@ -325,12 +250,12 @@ def test_metrics_equal_scikit_learn():
     assert matthews_correlation(labels, np.zeros(97, int)) == 0
 
 
-def run_baselines(folder, tree, monkeypatch, capsys) -> tuple[pd.DataFrame, pd.DataFrame]:
+def run_baselines(folder, tree, run_stage) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Run the task and baselines stages and return their rows and predictions."""
     write_params(folder, tree)
     for name in tree["grid"]["tasks"]:
         for command in ("task", "baselines"):
-            code, output = run_stage(folder, command, name, monkeypatch=monkeypatch, capsys=capsys)
+            code, output = run_stage(folder, command, name)
             assert code == 0, output
     home = folder / "artifacts/results"
     return tuple(
@@ -339,9 +264,7 @@ def run_baselines(folder, tree, monkeypatch, capsys) -> tuple[pd.DataFrame, pd.D
     )  # type: ignore[return-value]
 
 
-def test_baselines_give_a_row_per_subset_and_seed_plus_ceilings_and_ties(
-    tmp_path, monkeypatch, capsys
-):
+def test_baselines_give_a_row_per_subset_and_seed_plus_ceilings_and_ties(tmp_path, run_stage):
     tree = make_project(tmp_path / "p")
     tree["tasks"] |= {
         "sense": {"kind": "word_sense", "generated": "synthetic"},
@@ -349,8 +272,8 @@ def test_baselines_give_a_row_per_subset_and_seed_plus_ceilings_and_ties(
     }
     tree["grid"] |= {"tasks": ["mood", "sense", "agreement"], "finetune_seeds": [0, 1]}
     write_params(tmp_path / "p", tree)
-    assert run_stage(tmp_path / "p", "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
-    rows, predictions = run_baselines(tmp_path / "p", tree, monkeypatch, capsys)
+    assert run_stage(tmp_path / "p", "sources")[0] == 0
+    rows, predictions = run_baselines(tmp_path / "p", tree, run_stage)
     assert list(rows.columns) == list(results.RESULT_COLUMNS)
     assert list(predictions.columns) == list(results.PREDICTION_COLUMNS)
     baseline_rows = rows[
@@ -387,17 +310,14 @@ def test_baselines_give_a_row_per_subset_and_seed_plus_ceilings_and_ties(
     assert set(predictions[predictions["task"] == "agreement"]["correct"]) == {0.5}
 
 
-def test_with_split_validation_the_test_file_is_never_read(tmp_path, monkeypatch, capsys):
+def test_with_split_validation_the_test_file_is_never_read(tmp_path, run_stage):
     tree = make_project(tmp_path / "p")
     tree["report"] = {"split": "validation"}
     write_params(tmp_path / "p", tree)
     for command in (("sources",), ("task", "mood")):
-        assert run_stage(tmp_path / "p", *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+        assert run_stage(tmp_path / "p", *command)[0] == 0
     (tmp_path / "p/artifacts/tasks/mood/test.parquet").write_bytes(b"not to be read")
-    assert (
-        run_stage(tmp_path / "p", "baselines", "mood", monkeypatch=monkeypatch, capsys=capsys)[0]
-        == 0
-    )
+    assert run_stage(tmp_path / "p", "baselines", "mood")[0] == 0
     rows = artifacts.read_table(tmp_path / "p/artifacts/results/rows/baselines-mood.parquet")
     assert set(rows["split"]) == {"validation"}
 
@@ -408,7 +328,7 @@ def test_an_empty_predictions_table_has_all_columns():
 
 REAL = {
     "sst2": {"kind": "text_classification", "text": ["sentence"], "label": "label"},
-    "imdb": {"kind": "text_classification", "text": ["text"], "label": "label", "max_words": 256},
+    "imdb": TEXTS | {"max_words": 256},
     "blimp": {
         "kind": "minimal_pairs",
         "good": "good",
@@ -424,15 +344,10 @@ COUNTS = {
 }
 
 
-@pytest.mark.skipif(
-    "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
-)
 @pytest.mark.parametrize("name", ["sst2", pytest.param("imdb", marks=pytest.mark.slow), "blimp"])
 def test_real_tasks_load_by_configuration_alone(name):
     files = {split: f"{name}/{split}.parquet" for split in COUNTS[name]}
-    task = build_task(
-        Path(os.environ["LINEAGE_DATA"]), files=files, limit=COUNTS[name], **REAL[name]
-    )
+    task = build_task(data_folder(), files=files, limit=COUNTS[name], **REAL[name])
     assert task.info.counts == COUNTS[name]
     assert task.info.labels == ([] if name == "blimp" else ["0", "1"])
 

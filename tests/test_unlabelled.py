@@ -1,4 +1,7 @@
-"""Unlabelled text is read like the task's files, without labels and without scored texts."""
+"""Unlabelled text is read like the task's files, without labels and without scored texts.
+
+A model must not be adapted to the texts that it is scored on.
+"""
 
 import json
 from pathlib import Path
@@ -9,9 +12,10 @@ import pytest
 
 from lineage.config.data import Task
 from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items, check_task_files
+from lineage.data.items import TaskItems, check_task_files
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
+from tests.helpers.tasks import TEXTS, build_task_items
 
 LINES = "".join(f"{'AB'[n % 2]}{{sign}}question {n} ?\n" for n in range(40))
 QUESTIONS = {
@@ -33,7 +37,7 @@ def build_task(root: Path, files: dict[str, str], **keys: Any) -> TaskItems:
     task = parse_record(Task, tree, "task")
     kind = load_kind(tree["kind"])
     check_task_files(task, kind, root=root, where="task", read_files=True)
-    return build_items("x", task, kind, seed=1, root=root, where="task")
+    return build_task_items(root, task)
 
 
 def conll_text(rows: list[tuple[list[str], list[str]]], delimiter: str) -> str:
@@ -121,10 +125,10 @@ def test_unlabelled_lines_without_labels_are_refused_or_read_whole(tmp_path: Pat
         (tmp_path / "t.csv").write_text(
             "q,label\n" + "".join(f"question {n} ?,{'AB'[n % 2]}\n" for n in range(40))
         )
-        task = parse_record(Task, {key: QUESTIONS[key] for key in ("kind", "text", "label")}
-                    | {"files": {"train": "t.csv", "test": "t.csv", "unlabelled": folder}}, "task")  # fmt: skip
-        folder_task = build_items(
-            "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
+        folder_task = build_task_items(
+            tmp_path,
+            {key: QUESTIONS[key] for key in ("kind", "text", "label")}
+            | {"files": {"train": "t.csv", "test": "t.csv", "unlabelled": folder}},
         )
         assert folder_task.splits["unlabelled"]["text"].tolist() == texts, (
             "without columns each line is a text"
@@ -194,14 +198,7 @@ def test_unlabelled_tables_of_words_need_no_tags(suffix: str, tmp_path: Path) ->
                 lambda cell: " ".join(cell) if isinstance(cell, list) else cell
             ).to_csv(tmp_path / f"{name}.csv", index=False)
     files = {"train": f"train.{suffix}", "test": f"train.{suffix}", "unlabelled": f"more.{suffix}"}
-    task = build_items(
-        "x",
-        parse_record(Task, WORDS | {"files": files}, "task"),
-        load_kind("token_classification"),
-        seed=1,
-        root=tmp_path,
-        where="task",
-    )
+    task = build_task_items(tmp_path, WORDS | {"files": files})
     assert task.splits["unlabelled"]["text"].tolist() == [
         f"Mr Lee 's cat{n} too" for n in range(30)
     ]
@@ -247,3 +244,72 @@ def test_spaces_around_labels_are_ignored(tmp_path: Path) -> None:
         )
         == 30
     )
+
+
+def long_texts(count: int, first: int = 0) -> list[str]:
+    """Return different texts, which are longer than the part that an item keeps."""
+    return [
+        f"{'so' if n % 2 else 'no'} {' '.join(f'w{n}x{m}' for m in range(200))} end"
+        for n in range(first, first + count)
+    ]
+
+
+def build_rows_of_any_kind(texts: list[str]) -> pd.DataFrame:
+    """Return one row per text, with columns for items of any kind."""
+    numbers = range(len(texts))
+    return pd.DataFrame({"text": texts, "other": [f"is it {n} ?" for n in numbers], "label": [str(n % 2) for n in numbers],
+                         "ways": [["one", f"two {n}"] for n in numbers], "tokens": [text.split() for text in texts], "place": [150 for _ in numbers],
+                         "answer": [text[:2] for text in texts]})  # fmt: skip
+
+
+@pytest.mark.parametrize("keys", [
+    TEXTS | {"text": ["text"]},
+    TEXTS | {"text": ["text", "other"]},
+    TEXTS | {"text": ["other", "text"]},
+    {"kind": "multiple_choice", "text": ["text", "other"], "choices": ["ways"], "label": "label"},
+    {"kind": "word_sense", "tokens": "tokens", "target": "place", "label": "label"},
+    {"kind": "extractive_qa", "context": "text", "question": "other", "answers": "answer"},
+])  # fmt: skip
+@pytest.mark.parametrize("folds", [False, True])
+def test_scored_texts_are_not_adapted_to_even_if_items_truncate_them(
+    keys: dict[str, Any], folds: bool, tmp_path: Path
+) -> None:
+    scored = long_texts(20, 0)
+    more = long_texts(4, 100)
+    build_rows_of_any_kind(scored).to_parquet(tmp_path / "scored.parquet")
+    build_rows_of_any_kind(long_texts(20, 40)).to_parquet(tmp_path / "train.parquet")
+    (tmp_path / "more.txt").write_text("\n".join([*scored, *more]))
+    files = (
+        {"train": "scored.parquet"}
+        if folds
+        else {"train": "train.parquet", "test": "scored.parquet"}
+    )
+    tree = keys | {"files": files | {"unlabelled": "more.txt"}} | ({"folds": 2} if folds else {})
+    task_items = build_task_items(tmp_path, tree)
+    assert task_items.splits["unlabelled"]["text"].tolist() == more
+    assert task_items.info.dropped["unlabelled"] == {"scored": 20}
+    assert task_items.info.truncated["train" if folds else "test"] == 20, (
+        "every text is longer than the part that an item keeps"
+    )
+
+
+def test_extra_test_sets_and_a_split_off_validation_are_not_adapted_to(
+    tmp_path: Path,
+) -> None:
+    for name, first in (("train", 0), ("test", 40), ("second", 80)):
+        build_rows_of_any_kind(long_texts(20, first)).rename(
+            columns={"text": f"text_{name}"}
+        ).assign(text=long_texts(20, first)).to_parquet(tmp_path / f"{name}.parquet")
+    (tmp_path / "more.txt").write_text("\n".join(long_texts(120)))
+    second = {"files": {"test": "second.parquet"}, "text": ["text_second", "other"]}
+    tree = TEXTS | {"text": ["text", "other"], "extra_test_sets": {"second": second}, "validation_share": 0.2,
+                       "files": {"train": "train.parquet", "test": "test.parquet", "unlabelled": "more.txt"}}  # fmt: skip
+    task_items = build_task_items(tmp_path, tree)
+    validation = {
+        int(name.removeprefix("train-")) - 1 for name in task_items.splits["validation"]["id"]
+    }
+    assert len(validation) == 4 and task_items.info.dropped["unlabelled"] == {"scored": 44}
+    expected = [n for n in range(120) if n not in validation | {*range(40, 60), *range(80, 100)}]
+    assert task_items.splits["unlabelled"]["text"].tolist() == [
+        long_texts(1, n)[0] for n in expected
+    ]

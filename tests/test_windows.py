@@ -13,9 +13,7 @@ from lineage.tokenizers.pairs import encode_pairs
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
 from tests.helpers import tiny
-from tests.test_chinese import MIXED_SCRIPT_WORDS
-from tests.test_chinese import trained_tokenizer as chinese_tokenizer
-from tests.test_span import TOKENIZERS
+from tests.helpers.tokenizers import MIXED_SCRIPT_WORDS, TOKENIZERS, chinese_tokenizer
 
 ONE_PIECE_WORDS = sorted(
     word
@@ -210,7 +208,8 @@ def test_each_word_of_a_long_context_is_read_where_it_has_the_most_context(
 
 @pytest.mark.parametrize(
     ("name", "language"),
-    [("bert", "en"), ("gpt", "en"), ("ulmfit", "en"), ("bert", "zh"), ("gpt", "zh")],
+    [("bert", "en"), ("gpt", "en"), ("ulmfit", "en")]
+    + [(name, "zh") for name in ("bert", "gpt", "elmo", "ulmfit", "fasttext")],
 )
 @pytest.mark.parametrize("limit", [11, 14, 20])
 def test_a_long_sentence_is_read_in_the_same_kind_of_windows(
@@ -264,6 +263,11 @@ def test_a_context_that_just_fits_is_one_window(name: str) -> None:
         assert encoding.words == pair.words
     longer = encode(len(pair.ids) - 1)
     assert longer.truncated and len(longer.encodings) == 2
+    for encoding in longer.encodings:
+        assert encoding.token_type_ids is not None
+        assert encoding.token_type_ids[0] == 0, "the question comes first, in both directions"
+        question_ids = encoding.ids[encoding.token_type_ids == 0]
+        assert question_ids.tolist() == pair.ids[segments == 0].tolist(), "the whole question"
 
 
 def test_special_tokens_around_question_sentences_do_not_shorten_the_context() -> None:

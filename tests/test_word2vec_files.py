@@ -23,14 +23,13 @@ from lineage.serving.export import export
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
 from tests.helpers import tiny
 
-STATIC = ("word2vec", "fasttext", "glove")
 VECTORS = WordVectors(
     ["the", "Käse", "乳酪", "naïve'"],
     np.array([[1, -2.5, 3e-7], [0.1, 0, 4], [7, 8, 9.25], [-1e10, 1 / 3, 2]], np.float32),
 )
 
 
-@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize("name", tiny.STATIC)
 @pytest.mark.parametrize("binary", [False, True])
 def test_gensim_reads_our_files(name: str, tmp_path: Path, *, binary: bool) -> None:
     model = tiny.model(name).eval()

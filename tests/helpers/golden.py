@@ -1,4 +1,4 @@
-"""The folder of numbers from the reference implementations, which LINEAGE_GOLDEN names."""
+"""Folders from others: reference numbers, which LINEAGE_GOLDEN names, and data, LINEAGE_DATA."""
 
 import json
 import os
@@ -32,3 +32,11 @@ def golden_folder(name: str) -> Path:
     if not folder.is_dir():
         pytest.fail(f"LINEAGE_GOLDEN is {root}, which has no folder {name}")
     return folder
+
+
+def data_folder() -> Path:
+    """Return the folder of public data sets; skip the test if LINEAGE_DATA is not set."""
+    root = os.environ.get("LINEAGE_DATA")
+    if not root:
+        pytest.skip("LINEAGE_DATA is not set: no real data to read")
+    return Path(root)

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lineage.config.data import Task
-from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items
-from lineage.tasks.base import load_kind
+from lineage.data.items import TaskItems
 from tests.helpers import tiny
+from tests.helpers.tasks import build_task_items
 
 # ulmfit has the smallest vocabulary.
 WORDS = tiny.words("ulmfit")[:24]
@@ -58,7 +56,4 @@ def build_task(root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: obje
     for split, table in (("train", train), ("test", test)):
         table.to_parquet(root / f"{split}.parquet")
     files = {"train": "train.parquet", "test": "test.parquet"}
-    task = parse_record(
-        Task, {**TASK_KEYS, "files": files, "validation_share": 0.2, **keys}, "task"
-    )
-    return build_items("x", task, load_kind("extractive_qa"), seed=1, root=root, where="task")
+    return build_task_items(root, {**TASK_KEYS, "files": files, "validation_share": 0.2, **keys})

@@ -268,6 +268,14 @@ class Study:
         )
 
 
+def write_stage_results(
+    folder: Path, stage: str, rows: pd.DataFrame, predictions: pd.DataFrame
+) -> None:
+    """Write the rows and predictions of a stage, as it does itself."""
+    artifacts.write_table(folder / f"rows/{stage}.parquet", rows)
+    artifacts.write_table(folder / f"predictions/{stage}.parquet", predictions)
+
+
 def write_no_ngrams(folder: Path) -> None:
     """Write what the stage ngram writes if nothing can be compared with an n-gram model."""
     artifacts.write_table(folder / "rows/ngram.parquet", results.results_frame([]))

@@ -5,7 +5,7 @@ import copy
 import functools
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ PARAMS: dict[str, Any] = {
     },
 }
 
+# The type of the fixture `run_stage`.
+RunStage = Callable[..., tuple[int, str]]
 # Few steps, and the learning rate of the family, because most tests run a stage for its files.
 SHORT_FINETUNING: dict[str, Any] = {"epochs": 1, "min_steps": 20, "trials": []}
 

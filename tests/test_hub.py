@@ -15,21 +15,16 @@ import pytest
 
 from lineage.config.data import CorpusSource, Task
 from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items, check_task_files
+from lineage.data.items import TaskItems, check_task_files
 from lineage.data.sources import HubSplit, open_source_table
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
+from tests.helpers.tasks import TEXTS, build_task_items
 
 REVISION = "ab" * 20
 WORDS = ["well", "so", "not", "at all"]
-TASK = {
-    "kind": "text_classification",
-    "hub": "set",
-    "revision": REVISION,
-    "splits": {"train": "train", "test": "test"},
-    "text": ["text"],
-    "label": "label",
-}
+ROWS = [(str(number % 2), f"it went {WORDS[number % 4]} {number}") for number in range(40)]
+TASK = TEXTS | {"hub": "set", "revision": REVISION, "splits": {"train": "train", "test": "test"}}
 
 
 def write_dataset(
@@ -50,7 +45,7 @@ def build_task(root: Path, **fields: Any) -> TaskItems:
     check_task_files(
         task, load_kind("text_classification"), root=root, where="task", read_files=True
     )
-    return build_items("x", task, load_kind("text_classification"), seed=1, root=root, where="task")
+    return build_task_items(root, task)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
@@ -73,7 +68,7 @@ def test_labels_are_read_as_they_are_written(suffix: str, tmp_path: Path) -> Non
 def test_an_unclosed_quotation_mark_is_an_error_unless_csv_quoting_is_off(
     suffix: str, tmp_path: Path
 ) -> None:
-    texts = [f"it went {WORDS[number % 4]} {number}" for number in range(40)]
+    texts = [text for _, text in ROWS]
     for number in range(3, 40, 15):
         texts[number] = f'"{texts[number]}'
     write_dataset(
@@ -109,7 +104,6 @@ def test_the_table_format_in_the_dataset_card_is_used(tmp_path: Path) -> None:
     ]
 
 
-ROWS = [(str(number % 2), f"it went {WORDS[number % 4]} {number}") for number in range(40)]
 OUTSIDE = r"set/README\.md: '.*' names files outside the folder of the data set; copy them into it"
 
 
@@ -175,19 +169,13 @@ def write_second_card(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (write_archives, r"train\.zip is an archive, which is not read; unpack it"),
-        (write_tar_of_tensors, r"holds files of the format webdataset; convert them to one of csv"),
-        (write_pickles, r"`datasets` finds no data files there, and scripts are not run"),
-        (write_script, r"set\.py is a script, which is not run; make files of the formats csv"),
-        (
-            write_second_card,
-            r"\.huggingface\.yaml is not read; move its lines to the head of README",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("spoil", "message"), [
+    (write_archives, r"train\.zip is an archive, which is not read; unpack it"),
+    (write_tar_of_tensors, r"holds files of the format webdataset; convert them to one of csv"),
+    (write_pickles, r"`datasets` finds no data files there, and scripts are not run"),
+    (write_script, r"set\.py is a script, which is not run; make files of the formats csv"),
+    (write_second_card, r"\.huggingface\.yaml is not read; move its lines to the head of README"),
+])  # fmt: skip
 def test_files_that_may_run_code_or_lead_outside_are_refused(
     spoil: Callable[[Path], None], message: str, tmp_path: Path
 ) -> None:
@@ -205,10 +193,7 @@ def test_the_card_and_all_files_of_a_folder_are_recorded(tmp_path: Path) -> None
 
 
 def test_a_missing_split_is_reported_with_the_available_splits(tmp_path: Path) -> None:
-    write_dataset(
-        tmp_path,
-        [(str(number % 2), f"it went {WORDS[number % 4]} {number}") for number in range(40)],
-    )
+    write_dataset(tmp_path, ROWS)
     with pytest.raises(InputError, match=r"Bad split: dev\. Available splits: \['train', 'test'\]"):
         build_task(tmp_path, splits={"train": "train", "test": "dev"})
 
@@ -225,9 +210,7 @@ def test_a_missing_split_is_reported_with_the_available_splits(tmp_path: Path) -
 def test_a_card_with_an_invalid_head_is_reported_without_quoting_it(
     fields: dict[str, str], card: str, tmp_path: Path
 ) -> None:
-    write_dataset(
-        tmp_path, [(str(number % 2), f"it went well {number}") for number in range(40)], card=card
-    )
+    write_dataset(tmp_path, ROWS, card=card)
     with pytest.raises(
         InputError,
         match=r"set/README\.md: its head, between the lines of ---, is not YAML, or its .configs. are not a list of mappings",

@@ -1,25 +1,28 @@
-"""The validation split keeps groups whole if they are small enough.
+"""Validation keeps small groups whole, subsets are nested, and repeated texts are counted."""
 
-Items that occur in train too, by text or by group, are counted.
-"""
-
-import json
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from lineage.config.data import Task
-from lineage.config.records import parse_record
 from lineage.data.dataset_stats import SplitStats, compute_split_stats
-from lineage.data.items import TaskItems, build_items
-from lineage.data.splits import choose_whole_groups
+from lineage.data.items import TaskItems
+from lineage.data.splits import (
+    choose_whole_groups,
+    describe_repeats,
+    nested_random_subset,
+    nested_stratified_subset,
+)
 from lineage.data.task_data import assign_fold_splits
 from lineage.errors import InputError
 from lineage.report.sections.data import format_duplicates
-from lineage.tasks.base import load_kind
+from lineage.tasks.info import TaskInfo
+from tests.helpers.tasks import TEXTS, build_table_task, build_task_items, write_jsonl
+from tests.helpers.user_project import RunStage, make_project, mood_reviews, write_params
 
 Rows = list[dict[str, Any]]
 
@@ -38,20 +41,9 @@ def build_task(root: Path, train: Rows, test: Rows | None = None, **keys: Any) -
     if test != []:
         files["test"] = test or build_rows("xyz" * 4, prefix="other")
     for split, rows in files.items():
-        (root / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tree = {
-        "kind": "text_classification",
-        "text": ["text"],
-        "label": "label",
-        "files": {split: f"{split}.jsonl" for split in files},
-    }
-    return build_items(
-        "x",
-        parse_record(Task, tree | keys, "task"),
-        load_kind("text_classification"),
-        seed=1,
-        root=root,
-        where="task",
+        write_jsonl(root / f"{split}.jsonl", rows)
+    return build_task_items(
+        root, TEXTS | {"files": {split: f"{split}.jsonl" for split in files}} | keys
     )
 
 
@@ -169,9 +161,8 @@ def test_groups_of_an_extra_test_set_are_counted_if_it_names_their_column(tmp_pa
 
 
 def test_groups_of_a_synthetic_task_are_not_counted_as_named_groups(tmp_path: Path) -> None:
-    task = parse_record(Task, {"kind": "text_classification", "generated": "synthetic"}, "task")
-    items = build_items(
-        "sentiment", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
+    items = build_task_items(
+        tmp_path, {"kind": "text_classification", "generated": "synthetic"}, name="sentiment"
     )
     assert items.info.groups_in_train == {} and len({*items.splits["test"]["group"]}) > 1
 
@@ -180,24 +171,15 @@ def test_unlabelled_text_of_a_tagging_task_is_not_counted_as_repeated(
     tmp_path: Path,
 ) -> None:
     rows = [{"tokens": ["a", f"w{n}"], "label": ["O", "B-X"]} for n in range(20)]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "u.jsonl").write_text(
-        "".join(json.dumps({"tokens": f"more text {n}"}) + "\n" for n in range(9))
-    )
+    write_jsonl(tmp_path / "t.jsonl", rows)
+    write_jsonl(tmp_path / "u.jsonl", [{"tokens": f"more text {n}"} for n in range(9)])
     tree = {
         "kind": "token_classification",
         "tokens": "tokens",
         "label": "label",
         "files": {"train": "t.jsonl", "test": "t.jsonl", "unlabelled": "u.jsonl"},
     }
-    items = build_items(
-        "x",
-        parse_record(Task, tree, "task"),
-        load_kind("token_classification"),
-        seed=1,
-        root=tmp_path,
-        where="task",
-    )
+    items = build_task_items(tmp_path, tree)
     assert items.info.duplicates_of_train == {"test": 18, "validation": 0}
     assert items.info.counts["unlabelled"] == 9
 
@@ -225,3 +207,112 @@ def test_labels_that_never_occur_twice_are_rejected(tmp_path: Path) -> None:
     # If one label occurs twice, the labels are accepted.
     with_a_repeated_label = build_rows("a" * 100, [min(n, 98) for n in range(100)])
     assert build_task(tmp_path, with_a_repeated_label).info.held_out_from_train == 1
+
+
+def test_duplicates_that_a_fold_could_separate_are_counted(
+    tmp_path: Path,
+) -> None:
+    table = pd.DataFrame({"text": [f"text {n // 2}" for n in range(36)] + [f"once {n}" for n in range(4)], "label": [n % 2 for n in range(40)],
+                          "author": [f"author {n // 4}" for n in range(40)]})  # fmt: skip
+    task_items = build_table_task(tmp_path, table, folds=4)
+    assert task_items.info.duplicates_in_folds == {"train": 36}
+    assert task_items.info.duplicates_of_train == {}
+    train = compute_split_stats(task_items.info, "train")
+    assert (train.duplicates_in_folds, train.items) == (36, 40)
+    assert format_duplicates({"train": train}) == "36 within train"
+    assert build_table_task(tmp_path, table, folds=4, group="author").info.duplicates_in_folds == {
+        "train": 0
+    }, "groups keep both copies on one side, since they have the same author"
+    swapped = table.assign(author=[f"author {n % 10}" for n in range(40)])
+    assert build_table_task(
+        tmp_path, swapped, folds=4, group="author"
+    ).info.duplicates_in_folds == {"train": 36}
+
+
+@pytest.mark.parametrize(("symmetric", "repeated"), [(True, 12), (False, 0)])
+def test_swapped_text_pairs_are_duplicates_if_the_task_is_symmetric(
+    symmetric: bool, repeated: int, tmp_path: Path
+) -> None:
+    train = pd.DataFrame(
+        {
+            "a": [f"one {n}" for n in range(40)],
+            "b": [f"two {n}" for n in range(40)],
+            "label": [n % 2 for n in range(40)],
+        }
+    )
+    train.to_csv(tmp_path / "train.csv", index=False)
+    train.head(12).rename(columns={"a": "b", "b": "a"}).to_csv(tmp_path / "test.csv", index=False)
+    train.tail(5).to_csv(tmp_path / "validation.csv", index=False)
+    tree = TEXTS | {
+        "text": ["a", "b"],
+        "symmetric": symmetric,
+        "files": {split: f"{split}.csv" for split in ("train", "validation", "test")},
+    }
+    task_items = build_task_items(tmp_path, tree)
+    assert task_items.info.duplicates_of_train == {"test": repeated, "validation": 5}
+
+
+def test_a_sentence_with_another_target_word_is_not_a_duplicate(tmp_path: Path) -> None:
+    for split, targets in {"train": [1] * 20, "test": [1] * 3 + [2] * 17}.items():
+        rows = [
+            {"tokens": [*"abcde", str(n)], "target": target, "label": str(n % 2)}
+            for n, target in enumerate(targets)
+        ]
+        write_jsonl(tmp_path / f"{split}.jsonl", rows)
+    block = {
+        "kind": "word_sense",
+        "tokens": "tokens",
+        "target": "target",
+        "label": "label",
+        "files": {"train": "train.jsonl", "test": "test.jsonl"},
+    }
+    task_items = build_task_items(tmp_path, block)
+    train_numbers = {int(name.removeprefix("train-")) for name in task_items.splits["train"]["id"]}
+    assert task_items.info.duplicates_of_train["test"] == len({1, 2, 3} & train_numbers) > 0
+
+
+# The fourth is in validation.
+REMEDY = "train has too, word for word, so they are learned and then scored; remove them from train or from here"
+
+
+@pytest.mark.parametrize("num_repeated", [1, 4])
+def test_a_test_file_with_many_texts_of_train_is_reported_before_a_run(
+    num_repeated: int,
+    tmp_path: Path,
+    run_stage: RunStage,
+) -> None:
+    write_params(tmp_path, make_project(tmp_path))
+    table = pd.concat([mood_reviews(num_repeated), mood_reviews(20 - num_repeated, 2000)])
+    table.to_csv(tmp_path / "mood/test.csv", index=False)
+    code, message = run_stage(tmp_path, "sources")
+    assert code == 0
+    warning = f"params.yaml: tasks.mood.files: test has 3 of 20 texts that {REMEDY}\n"
+    assert message == (warning if num_repeated == 4 else "")
+
+
+def test_copies_that_folds_may_part_are_reported() -> None:
+    info = TaskInfo(
+        "x", "text_classification", counts={"train": 1200}, duplicates_in_folds={"train": 1100}
+    )
+    (warning,) = describe_repeats(info)
+    assert warning == (
+        "train has 1,100 of 1,200 texts that occur several times, so copies may be in both parts "
+        "of a fold; keep one of each"
+    )
+
+
+def test_subsets_are_nested_stratified_and_hold_every_label():
+    labels = np.random.default_rng(0).choice(4, 500, p=[0.7, 0.2, 0.09, 0.01])
+    subsets = [nested_stratified_subset(labels, count, seed=5) for count in (10, 100, 400, "all")]
+    for small, large in itertools.pairwise(subsets):
+        assert set(small) < set(large)
+    for subset in subsets:
+        assert set(labels[subset]) == {0, 1, 2, 3}
+        assert len(set(subset)) == len(subset)
+    assert np.allclose(np.bincount(labels[subsets[1]]) / 100, np.bincount(labels) / 500, atol=0.02)
+    assert set(nested_stratified_subset(labels, 100, seed=6)) != set(subsets[1])
+    assert len(nested_stratified_subset(labels, 1000, seed=5)) == 500
+    small_subset, large_subset = (
+        nested_random_subset(50, num_labels, rng=np.random.default_rng(1)) for num_labels in (5, 20)
+    )
+    assert set(small_subset) < set(large_subset)

@@ -13,17 +13,14 @@ from lineage.analysis.build import build_results
 from lineage.analysis.cells import SYSTEM_COLUMNS, system_key
 from lineage.analysis.groups import sort_groups
 from lineage.analysis.records import Analysis, Setting
-from lineage.config.data import Task
 from lineage.config.params import ReportParams
-from lineage.config.records import parse_record
-from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
 from lineage.results import results_frame
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
 from tests.helpers.chance_study import TASK_KEYS, analyze_study, build_choices
 from tests.helpers.study_rows import GRID, Study, render_pages
-from tests.test_folds import build_task
+from tests.helpers.tasks import build_table_task, build_task_items
 
 KEY_COLUMNS = [
     "model",
@@ -143,8 +140,10 @@ def test_ceilings_by_group_are_ignored(tmp_path: Path) -> None:
     assert build_results(folder, GRID, ReportParams())[1].group_scores == before
 
 
-def test_tasks_without_groups_have_no_table_of_groups(tmp_path: Path) -> None:
-    analysis = build_results(Study(tmp_path).write(), GRID, ReportParams())[1]
+def test_tasks_without_groups_have_no_table_of_groups(
+    study_results: tuple[pd.DataFrame, Analysis],
+) -> None:
+    _, analysis = study_results
     assert analysis.group_scores == ()
     assert all("Scores by group" not in text for text in render_pages(analysis).values())
 
@@ -185,14 +184,7 @@ def build_grouped_task(tmp_path: Path, kind: str, **overrides: Any) -> TaskData:
         | COLUMNS[kind]
         | overrides
     )
-    items = build_items(
-        "small",
-        parse_record(Task, tree, "tasks.small"),
-        load_kind(kind),
-        seed=3,
-        root=tmp_path,
-        where="tasks.small",
-    )
+    items = build_task_items(tmp_path, tree, name="small", seed=3, where="tasks.small")
     return TaskData(items.info, items.splits)
 
 
@@ -238,7 +230,7 @@ def test_groups_kept_together_by_folds_have_no_rows(tmp_path: Path) -> None:
             "group": np.arange(60) // 6,
         }
     )
-    data = build_task(tmp_path, frame, folds=3, group="group")
+    data = build_table_task(tmp_path, frame, folds=3, group="group")
     cells = tiny.evaluate_baselines(
         load_kind("text_classification"),
         data,
@@ -254,7 +246,7 @@ def test_no_baseline_column_is_empty(tmp_path: Path) -> None:
     frame = build_choices(300, share=0.35, seed=2).assign(group=np.arange(300) % 3)
     frame.to_csv(tmp_path / "test.csv", index=False)
     train = build_choices(100, share=0.55, seed=1).assign(group="mine")
-    data = build_task(
+    data = build_table_task(
         tmp_path,
         train,
         **TASK_KEYS,

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from lineage.answers.annotations import is_span_annotation, spans_to_iob2
 from lineage.answers.spans import extract_spans
-from lineage.config.data import Task
-from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items
+from lineage.data.items import TaskItems
 from lineage.errors import InputError
-from lineage.tasks.base import load_kind
+from tests.helpers.tasks import build_task_items
 
 TEXT = "叶老桂在 iPhone6与中国中央银行说话"
 SPANS = {
@@ -34,14 +32,7 @@ def build_task(root: Path, rows: list[dict[str, Any]], **fields: Any) -> TaskIte
         "label": "label",
         "files": {"train": "t.json", "test": "t.json"},
     } | fields
-    return build_items(
-        "x",
-        parse_record(Task, task_fields, "task"),
-        load_kind("token_classification"),
-        seed=1,
-        root=root,
-        where="task",
-    )
+    return build_task_items(root, task_fields)
 
 
 def span_texts(items: TaskItems, row: int) -> set[tuple[str, str]]:
@@ -51,64 +42,40 @@ def span_texts(items: TaskItems, row: int) -> set[tuple[str, str]]:
     return {(kind, " ".join(item["tokens"][first:end])) for kind, first, end in extract_spans(tags)}
 
 
-SPAN_OBJECT_KEYS = {  # as annotation tools and datasets write them
-    "Prodigy": ("start", "end", "label", None, 0),
-    "doccano": ("start_offset", "end_offset", "label", None, 0),
-    "CMeEE": ("start_idx", "end_idx", "type", "entity", -1),
-    "CCKS": ("start_pos", "end_pos", "label_type", None, 0),
+EXCLUSIVE_SPANS = {
+    "name": {"叶老桂": [[0, 3]]},
+    "thing": {"iPhone6": [[5, 12]]},
+    "org": {"中国中央银行": [[13, 19]]},
+}
+TRIPLES = [[0, 3, "name"], [5, 12, "thing"], [13, 19, "org"]]
+# The same three spans, as annotation tools and datasets write them.
+CELLS: dict[str, Any] = {
+    "texts, inclusive end": SPANS,
+    "texts, exclusive end": EXCLUSIVE_SPANS,
+    "triples": TRIPLES,
+    # as `datasets` stores a list of objects
+    "lists": {"start": [0, 5, 13], "end": [3, 12, 19], "label": ["name", "thing", "org"]},
+    "Label Studio": [{"start": a, "end": b, "labels": [kind]} for a, b, kind in TRIPLES],
+    "Prodigy": [{"start": a, "end": b, "label": kind, "id": 7} for a, b, kind in TRIPLES],
+    "doccano": [
+        {"start_offset": a, "end_offset": b, "label": kind, "id": 7} for a, b, kind in TRIPLES
+    ],
+    "CMeEE": [
+        {"start_idx": a, "end_idx": b - 1, "type": kind, "entity": TEXT[a:b]}
+        for a, b, kind in TRIPLES
+    ],
+    "CCKS": [{"start_pos": a, "end_pos": b, "label_type": kind} for a, b, kind in TRIPLES],
 }
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        "texts, inclusive end",
-        "texts, exclusive end",
-        "triples",
-        "lists",
-        "Label Studio",
-        *SPAN_OBJECT_KEYS,
-    ],
-)
+@pytest.mark.parametrize("form", CELLS)
 def test_chinese_spans_become_tags_of_characters_and_spaces_are_dropped(
     form: str, tmp_path: Path
 ) -> None:
-    exclusive_spans = {
-        kind: {text: [[first, last + 1] for first, last in spans] for text, spans in texts.items()}
-        for kind, texts in SPANS.items()
-    }
-    triples = [
-        [first, last, kind]
-        for kind, texts in exclusive_spans.items()
-        for spans in texts.values()
-        for first, last in spans
-    ]
-    cell: Any = {
-        "texts, inclusive end": SPANS,
-        "texts, exclusive end": exclusive_spans,
-        "triples": triples,
-    }.get(form)
-    if form == "lists":  # as `datasets` stores a list of objects
-        cell = {
-            key: list(column)
-            for key, column in zip(
-                ("start", "end", "label"), zip(*triples, strict=True), strict=True
-            )
-        }
-    if form == "Label Studio":
-        cell = [{"start": first, "end": end, "labels": [kind]} for first, end, kind in triples]
-    if form in SPAN_OBJECT_KEYS:
-        start_key, end_key, kind_key, text_key, shift = SPAN_OBJECT_KEYS[form]
-        cell = []
-        for first, end, kind in triples:
-            span = {start_key: first, end_key: end + shift, kind_key: kind, "id": 7}
-            if text_key:
-                span[text_key] = TEXT[first:end]
-            cell.append(span)
     task_items = build_task(
         tmp_path,
         [
-            {"text": TEXT, "label": cell},
+            {"text": TEXT, "label": CELLS[form]},
             {"text": "没有名字"},
             {"text": "无", "label": {} if "texts" in form else []},
         ]

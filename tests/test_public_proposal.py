@@ -10,24 +10,32 @@ pytest.importorskip("transformers")
 from flows.new_study import draft_study
 from lineage.config.records import parse_yaml
 from lineage.errors import InputError
+from lineage.study.draft import StudyDraft
 from lineage.study.source_records import collect_records
+from tests.helpers.new_study import check_in_folder, list_files, make_home, make_tickets
 from tests.helpers.public_checkpoints import build_hf_model, save_checkpoint
-from tests.test_new_study import check_in_folder, home, list_files, make_tickets
-
-__all__ = ["home"]  # a fixture
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 OTHER_REVISION = REVISION[::-1]
 
 
-def draft(public_model: Path | None = None) -> tuple[dict[str, Any], str, tuple[str, ...]]:
-    """Draft a study, and return its params.yaml as a tree and as text, and the printed lines."""
-    made = draft_study(
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return make_home(tmp_path, monkeypatch)
+
+
+def make_draft(public_model: Path | None) -> StudyDraft:
+    return draft_study(
         Path("studies/new"),
         ["texts/*.txt"],
         ["queue=train.csv,test=test.csv"],
         public_model=public_model,
     )
+
+
+def draft(public_model: Path | None = None) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+    """Draft a study, and return its params.yaml as a tree and as text, and the printed lines."""
+    made = make_draft(public_model)
     return parse_yaml(made.params_text, Path("params.yaml")), made.params_text, made.lines
 
 
@@ -53,12 +61,7 @@ def test_a_named_folder_joins_the_grid_and_is_accepted_by_the_checks(home: Path)
     assert tree["models"]["distilbert_base"] == {"from": "../../models/DistilBERT base"}
     assert tree["grid"]["models"][-1] == tree["grid"]["adapt_models"][-1] == "distilbert_base"
     assert "not budget-matched" in lines[-1]
-    made = draft_study(
-        Path("studies/new"),
-        ["texts/*.txt"],
-        ["queue=train.csv,test=test.csv"],
-        public_model=home / "models/DistilBERT base",
-    )
+    made = make_draft(home / "models/DistilBERT base")
     assert f'from: "{home}/models/DistilBERT base"' in made.params_text, "absolute paths stay"
     check_in_folder(home / "studies/new", made)
 

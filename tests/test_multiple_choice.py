@@ -10,14 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lineage.config.data import Task
-from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items
+from lineage.data.items import TaskItems
 from lineage.errors import InputError
 from lineage.methods.encoding import encode_items
-from lineage.tasks.base import load_kind
 from lineage.tokenizers.pairs import encode_pairs
 from tests.helpers import tiny
+from tests.helpers.tasks import build_task_items
 
 TASK_KEYS = {
     "kind": "multiple_choice",
@@ -46,14 +44,7 @@ def build_task(root: Path, labels: dict[str, list[int]], end: str = "", **keys: 
     tree = (
         TASK_KEYS | {"files": {split: f"{split}.csv" for split in labels if split != "hard"}} | keys
     )
-    return build_items(
-        "x",
-        parse_record(Task, tree, "task"),
-        load_kind("multiple_choice"),
-        seed=1,
-        root=root,
-        where="task",
-    )
+    return build_task_items(root, tree)
 
 
 @pytest.mark.parametrize(("labels", "file_stem", "keys"), [

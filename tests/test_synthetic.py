@@ -196,6 +196,12 @@ def test_a_bag_of_words_stays_far_below_the_ceiling_on_sense(grammar_seed: int) 
         assert accuracy < task.ceilings["both"] - 0.22
 
 
+def sentence_of(tokens: list[str], position: int) -> tuple[int, int]:
+    """Return where the sentence around a word begins and ends, without its full stop."""
+    starts = (before + 1 for before in range(position) if tokens[before] == FULL_STOP)
+    return max(starts, default=0), tokens.index(FULL_STOP, position)
+
+
 def cue_fields(lexicon: Lexicon) -> dict[str, int]:
     """Return the field of each word that has one."""
     fields = {}
@@ -223,10 +229,7 @@ def test_the_ceilings_of_sense_match_a_classifier_that_knows_the_cues(grammar_se
     test = task.splits["test"]
     accuracies: dict[str, list[float]] = {"left": [], "both": []}
     for tokens, target, label in zip(test["tokens"], test["target"], test["label"], strict=True):
-        start = max(
-            (position + 1 for position in range(target) if tokens[position] == FULL_STOP), default=0
-        )
-        end = tokens.index(FULL_STOP, target)
+        start, end = sentence_of(tokens, target)
         for window, words in (
             ("left", tokens[start:target]),
             ("both", tokens[start:target] + tokens[target + 1 : end]),
@@ -279,11 +282,8 @@ def test_entities_are_a_name_and_an_ambiguous_noun_whose_sentence_reveals_its_ty
             assert [token.removesuffix(PLURAL) in nouns for token in tokens].count(True) == 1, (
                 "only one ambiguous noun"
             )
-            start = max(
-                (position + 1 for position in range(noun_index) if tokens[position] == FULL_STOP),
-                default=0,
-            )
-            sentence = tokens[start : tokens.index(FULL_STOP, noun_index)]
+            start, end = sentence_of(tokens, noun_index)
+            sentence = tokens[start:end]
             cue_words = [word for word in sentence if word in fields and word != tokens[noun_index]]
             assert {f"field_{'ab'[fields[word]]}" for word in cue_words} == {field_type}
             names[split].add(name)

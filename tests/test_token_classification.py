@@ -1,42 +1,28 @@
 """Tag tables in an unexpected form are refused with advice, or counted and reported."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lineage.answers.spans import suggest_label_map
-from lineage.config.data import Task
 from lineage.config.params import read_params
-from lineage.config.records import parse_record
 from lineage.data.checks import check_task_data
 from lineage.data.dataset_stats import compute_split_stats
-from lineage.data.items import TaskItems, build_items, check_task_files
+from lineage.data.items import TaskItems
 from lineage.errors import InputError
-from lineage.tasks.base import load_kind
+from tests.helpers.tasks import TEXTS, build_task_items, write_jsonl
 from tests.helpers.user_project import make_project, without_repeat_warnings, write_params
 
+TAGS = {"kind": "token_classification", "tokens": "tokens", "label": "tags"}
+FILES = {"files": {"train": "t.jsonl", "test": "t.jsonl"}}
 SENTENCE = ["saw", "Anna", "Jones"]
 
 
 def build_task(root: Path, rows: list[dict[str, Any]], **keys: Any) -> TaskItems:
     """Build the items of a task whose splits hold these rows."""
-    (root / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tree = {
-        "kind": "token_classification",
-        "tokens": "tokens",
-        "label": "tags",
-        "files": {"train": "t.jsonl", "test": "t.jsonl"},
-    } | keys
-    return build_items(
-        "x",
-        parse_record(Task, tree, "task"),
-        load_kind("token_classification"),
-        seed=1,
-        root=root,
-        where="task",
-    )
+    write_jsonl(root / "t.jsonl", rows)
+    return build_task_items(root, TAGS | FILES | keys)
 
 
 def tagged_rows(tags: list[str], count: int = 30) -> list[dict[str, Any]]:
@@ -203,13 +189,8 @@ def test_the_data_check_reports_tags_that_are_not_read_as_spans(
     tags: list[str], message: str, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     tree = make_project(tmp_path)
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tagged_rows(tags)))
-    tree["tasks"]["names"] = {
-        "kind": "token_classification",
-        "tokens": "tokens",
-        "label": "tags",
-        "files": {"train": "t.jsonl", "test": "t.jsonl"},
-    }
+    write_jsonl(tmp_path / "t.jsonl", tagged_rows(tags))
+    tree["tasks"]["names"] = TAGS | FILES
     tree["grid"]["tasks"] = [*tree["grid"]["tasks"], "names"]
     write_params(tmp_path, tree)
     monkeypatch.chdir(tmp_path)
@@ -230,19 +211,9 @@ def test_a_conll_file_without_columns_is_refused_with_advice(
     name: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text("Anna NN I-PER\nwent VB O\n\n" * 9)
-    task = parse_record(
-        Task,
-        {
-            "kind": "token_classification",
-            "tokens": "tokens",
-            "label": "tags",
-            "files": {"train": name, "test": name},
-        },
-        "task",
-    )
     with pytest.raises(InputError, match=message):
-        check_task_files(
-            task, load_kind("token_classification"), root=tmp_path, where="task", read_files=True
+        build_task_items(
+            tmp_path, TAGS | {"files": {"train": name, "test": name}}, check_files=True
         )
 
 
@@ -262,12 +233,7 @@ def test_the_data_check_reports_label_counts_that_a_task_does_not_have(
     (tmp_path / "six.csv").write_text(
         "text,label\n" + "".join(f"the {n}th text,{'abcdef'[n % 6]}\n" for n in range(60))
     )
-    tree["tasks"]["six"] = {
-        "kind": "text_classification",
-        "text": ["text"],
-        "label": "label",
-        "files": {"train": "six.csv", "test": "six.csv"},
-    }
+    tree["tasks"]["six"] = TEXTS | {"files": {"train": "six.csv", "test": "six.csv"}}
     tree["grid"] |= {"tasks": [*tree["grid"]["tasks"], "six"], "label_counts": label_counts}
     write_params(tmp_path, tree)
     monkeypatch.chdir(tmp_path)
@@ -311,19 +277,6 @@ def build_train_test_task(
 ) -> TaskItems:
     """Build the items of a tagging task with these train and test rows."""
     for name, rows in (("train", train), ("test", test)):
-        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tree = {
-        "kind": "token_classification",
-        "tokens": "tokens",
-        "label": "ner",
-        "files": {"train": "train.jsonl", "test": "test.jsonl"},
-        **keys,
-    }
-    return build_items(
-        "x",
-        parse_record(Task, tree, "task"),
-        load_kind("token_classification"),
-        seed=1,
-        root=root,
-        where="task",
-    )
+        write_jsonl(root / f"{name}.jsonl", rows)
+    files = {"train": "train.jsonl", "test": "test.jsonl"}
+    return build_task_items(root, TAGS | {"label": "ner", "files": files} | keys)

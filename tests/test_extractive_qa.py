@@ -1,6 +1,5 @@
 """Extractive QA items are validated, locate their answers, and are encoded with all words."""
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,12 @@ from lineage.errors import InputError
 from lineage.language import word_spans
 from lineage.methods.encoding import encode_question_context
 from lineage.report.notes import format_notes
+from lineage.results import ResultRow
 from lineage.tasks.base import load_kind
-from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings, TokenizerType
-from lineage.tokenizers.train import train_tokenizer
 from tests.helpers import tiny
 from tests.helpers.questions import TASK_KEYS, WORDS, build_questions, build_task
-
-NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
-TEXT = "Na\u00efve  Ann saw 3.5 owls; Ann didn't see (any) cats \u2014 or dogs\u2026"
+from tests.helpers.tasks import build_task_items
+from tests.helpers.tokenizers import ENGLISH_TEXT
 
 
 def make_item(context: str, answers: object, starts: object = None, **changes: Any) -> pd.Series:
@@ -75,13 +72,13 @@ def test_answers_may_be_a_text_a_list_or_the_lists_of_squad(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("context", "answer", "start", "label", "text"), [
-    (TEXT, "Ann", None, [1, 1], "Ann"),  # the first of two occurrences
-    (TEXT, "Ann", 25, [6, 6], "Ann"),
-    (TEXT, "3.5 owls", 15, [3, 4], "3.5 owls"),
-    (TEXT, "see (any)", 36, [9, 12], "see (any)"),
-    (TEXT, "dogs\u2026", 56, [16, 17], "dogs\u2026"),
-    (TEXT, "an", None, [11, 11], "any"),  # the word that contains it
-    (TEXT, "ny) ca", None, [11, 13], "any) cats"),
+    (ENGLISH_TEXT, "Ann", None, [1, 1], "Ann"),  # the first of two occurrences
+    (ENGLISH_TEXT, "Ann", 25, [6, 6], "Ann"),
+    (ENGLISH_TEXT, "3.5 owls", 15, [3, 4], "3.5 owls"),
+    (ENGLISH_TEXT, "see (any)", 36, [9, 12], "see (any)"),
+    (ENGLISH_TEXT, "dogs\u2026", 56, [16, 17], "dogs\u2026"),
+    (ENGLISH_TEXT, "an", None, [11, 11], "any"),  # the word that contains it
+    (ENGLISH_TEXT, "ny) ca", None, [11, 13], "any) cats"),
     ("  cafe\u0301\r\na\tb a b", "a\tb", 9, [1, 2], "a b"),  # six characters become five; the first two and one of two are removed
     ("  cafe\u0301\r\na\tb a b", "a b", 13, [3, 4], "a b"),
     ("\ufeffb a a", "a", 5, [2, 2], "a"),
@@ -152,19 +149,6 @@ def test_answers_beyond_max_words_are_counted_and_dropped_only_from_train(
         splits["test"], np.zeros((sum(map(len, splits["test"]["starts"])), 2))
     )
     assert (predictions["score"] > 0).sum() == 10 - cut_counts["test"]
-    notes: set[str] = set()
-    for rows, _ in tiny.evaluate_baselines(
-        load_kind("extractive_qa"),
-        TaskData(task.info, splits),
-        split="test",
-        finetune_seeds=[0],
-        label_counts=["all"],
-        tfidf_C=(10.0,),
-    ):
-        notes |= {format_notes(row.reason) for row in rows}
-    assert notes == {
-        f"{cut_counts['test']} of 10 questions have no answer within max_words, and are scored all the same"
-    }
     with pytest.raises(
         InputError,
         match="no answer is within the first max_words words of its context; raise max_words",
@@ -175,71 +159,6 @@ def test_answers_beyond_max_words_are_counted_and_dropped_only_from_train(
             table,
             max_words=6,
         )
-
-
-@functools.cache
-def train_tokenizer_with(unit: TokenizerType, **settings: Any) -> Tokenizer:
-    return train_tokenizer(
-        [*tiny.documents(), TEXT],
-        TokenizerSettings(vocab_size=499, **settings),
-        tokenizer_type=unit,
-        language="en",
-    )
-
-
-TOKENIZERS = {name: lambda name=name: tiny.tokenizer(name) for name in NAMES} | {
-    "backward": lambda: train_tokenizer_with("word", direction="backward"), "ftfy": lambda: train_tokenizer_with("byte_bpe", normalizer="ftfy"),
-    "fastai": lambda: train_tokenizer_with("word", normalizer="fastai"),
-    "end of word suffix": lambda: train_tokenizer_with("bpe", end_of_word_suffix=True, normalizer="ftfy", lowercase=True)}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-@pytest.mark.parametrize("limit", [None, 19])
-def test_every_word_of_a_context_is_read_once_with_its_own_tokens_and_the_question(
-    name: str, limit: int | None
-) -> None:
-    tokenizer = TOKENIZERS[name]()
-    context = " ".join((TEXT, tiny.documents()[0][:60], TEXT))
-    question = "Ann saw"
-    starts, ends = (np.array(column) for column in zip(*word_spans(context, "en"), strict=True))
-    item = encode_question_context(
-        question, context, starts, ends, tokenizer, max_length=limit, language="en"
-    )
-    assert item.num_answers == len(starts)
-    assert (len(item.encodings) > 1) == item.truncated == (limit is not None)
-    next_word = 0
-    is_read = np.zeros(len(starts), bool)
-    for encoding, word_pieces, (_, text) in zip(
-        item.encodings, item.word_pieces, item.texts, strict=True
-    ):
-        assert encoding.token_type_ids is not None and (limit is None or len(encoding.ids) <= limit)
-        assert encoding.token_type_ids[0] == 0, "the question comes first, in both directions"
-        question_offsets = encoding.offsets[encoding.token_type_ids == 0]
-        covered = {position for a, b in question_offsets for position in range(a, b)}
-        non_spaces = {position for position, character in enumerate(question) if character != " "}
-        assert non_spaces <= covered, "every window has the whole question"
-        assert (encoding.token_type_ids[word_pieces[:, 0]] == 1).all()
-        words = np.unique(word_pieces[:, 1])
-        assert words[0] >= next_word and not is_read[words].any(), (
-            "words are in order, and each occurs once"
-        )
-        is_read[words] = True
-        text_start = next(int(at) for at in starts[words[0] :: -1] if context.startswith(text, at))
-        for position, word in word_pieces:
-            a, b = encoding.offsets[position] + text_start
-            assert a < ends[word] and b > starts[word], (
-                "the token covers some characters of the word"
-            )
-        for word in words:
-            offsets = encoding.offsets[word_pieces[word_pieces[:, 1] == word, 0]] + text_start
-            assert offsets[:, 0].min() <= starts[word] and offsets[:, 1].max() >= ends[word], (
-                "the tokens cover all characters of the word"
-            )
-        next_word = words[-1] + 1
-    unread = [context[a:b] for a, b in zip(starts[~is_read], ends[~is_read], strict=True)]
-    assert not {*unread} - {"\u2014", "\u2026", "\u00ef"}, (
-        "only characters that a tokenizer does not know may be left out"
-    )
 
 
 def test_a_long_question_takes_half_of_the_positions_and_no_context_word_is_lost() -> None:
@@ -258,3 +177,68 @@ def test_a_long_question_takes_half_of_the_positions_and_no_context_word_is_lost
     )
     words_read = np.concatenate(item.word_pieces)[:, 1]
     assert set(words_read.tolist()) == set(range(12))
+
+
+def baseline_rows(data: TaskData) -> list[ResultRow]:
+    """Return the rows of all baselines on a QA task."""
+    kind = load_kind("extractive_qa")
+    return [
+        row
+        for rows, _ in tiny.evaluate_baselines(
+            kind, data, split="test", finetune_seeds=[0], label_counts=["all"], tfidf_C=(10.0,)
+        )
+        for row in rows
+    ]
+
+
+def test_answers_cut_off_by_max_words_are_reported_for_each_test_set(tmp_path: Path) -> None:
+    table = build_questions(40)
+    build_questions(8, seed=9).to_parquet(tmp_path / "second.parquet")
+    task_items = build_task(
+        tmp_path,
+        table,
+        table[:10],
+        max_words=8,
+        extra_test_sets={"second": {"files": {"test": "second.parquet"}}},
+    )
+    lost = task_items.info.truncated_answers
+    assert 0 < lost["test-second"] != lost["test"] > 0
+    data = TaskData(task_items.info, task_items.splits)
+    notes = {(row.test_set, format_notes(row.reason)) for row in baseline_rows(data)}
+    message = "questions have no answer within max_words, and are scored all the same"
+    assert notes == {
+        ("x", f"{lost['test']} of 10 {message}"),
+        ("second", f"{lost['test-second']} of 8 {message}"),
+    }
+
+
+def test_with_folds_unanswerable_questions_are_scored_but_not_trained_on(
+    tmp_path: Path,
+) -> None:
+    build_questions(40).to_parquet(tmp_path / "train.parquet")
+    tree = TASK_KEYS | {"files": {"train": "train.parquet"}, "folds": 4, "max_words": 8}
+    task_items = build_task_items(tmp_path, tree)
+    data = TaskData(task_items.info, task_items.splits)
+    items = task_items.splits["train"]
+    unanswerable = {*items["id"][items["label"].map(len) == 0]}
+    assert task_items.info.counts["train"] == 40
+    assert task_items.info.truncated_answers["train"] == len(unanswerable) > 3
+    tested = set[str]()
+    for fold in range(4):
+        train, validation, test = (
+            data.select_items(part) for part in data.split_items(seed=0, fold=fold)
+        )
+        assert not unanswerable & {*train["id"]}
+        assert len(train) + len(validation) + len(test) == 40 - len(
+            unanswerable - {*validation["id"], *test["id"]}
+        )
+        tested |= {*test["id"]}
+    assert unanswerable < tested and len(tested) == 40
+    assert {format_notes(row.reason) for row in baseline_rows(data)} == {
+        f"{len(unanswerable)} of 40 questions have no answer within max_words, and are scored all the same"
+    }
+    with pytest.raises(
+        InputError,
+        match=r"of 40 questions have no answer within the first max_words words, and with folds each is scored; raise",
+    ):
+        build_task_items(tmp_path, tree | {"max_words": 4})

@@ -8,15 +8,13 @@ import select
 import signal
 import socket
 import statistics
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,46 +33,13 @@ from lineage.serving.export import export_system
 from lineage.serving.mlflow_model import LoadedSystem
 from lineage.serving.requests import MAX_MARKS, REQUEST_LIMITS
 from lineage.tasks.columns import TableColumns
-from tests.helpers.checkout import ROOT, run_command
+from tests.helpers.checkout import run_command
+from tests.helpers.kept_systems import Evaluated, Packaged
+from tests.helpers.servers import is_up, run_server
 from tests.helpers.toy_project import free_port, wait_until
-from tests.test_mlflow_model import package_case
-from tests.test_predict import evaluate_case
 
 NAME = "study-mood"  # the study's folder, and its task
 LABEL_FILE = ("lineage", "predict", "--task", "mood", "new.csv", "-o", "labelled.jsonl")
-
-
-@contextmanager
-def run_server(folder: Path, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a server in a session of its own, as in a terminal of its own, and end it at last."""
-    variables = {name: text for name, text in os.environ.items() if not name.startswith("LINEAGE_")}
-    bin_folder = Path(sys.prefix) / "bin"
-    variables["PATH"] = f"{bin_folder}{os.pathsep}{variables['PATH']}"
-    variables["PYTHONPATH"] = str(ROOT)
-    with (folder / f"{words[0]}.log").open("w") as log:
-        process = subprocess.Popen(
-            list(words),
-            cwd=folder,
-            env=variables | {"OMP_NUM_THREADS": "1"} | environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(30)
-
-
-def is_up(port: int, path: str = "/health") -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 def ask(port: int, body: str) -> tuple[int, Any]:
@@ -236,11 +201,10 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(packaged_texts: Packaged, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
-    packaged = package_case("texts", folder)
     port = free_port()
-    arguments = (str(packaged.exported), str(port), str(REQUEST_SECONDS))
+    arguments = (str(packaged_texts.exported), str(port), str(REQUEST_SECONDS))
     with run_server(folder, "python", "-c", SERVER_SCRIPT, *arguments):
         wait_until(lambda: is_up(port), seconds=60)
         yield Served(port, folder / "python.log")
@@ -412,9 +376,19 @@ def test_a_client_that_leaves_is_no_error_of_the_server(served: Served) -> None:
     assert "Traceback" not in served.log.read_text()
 
 
-@pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
-def test_no_page_describes_the_server(path: str, served: Served) -> None:
-    assert served.exchange(f"GET {path} HTTP/1.1", "Host: localhost").startswith("http/1.1 404")
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/docs", 404),
+        ("/redoc", 404),
+        ("/openapi.json", 404),
+        ("/nothing", 404),
+        ("/invocations", 405),
+    ],
+)
+def test_no_page_describes_the_server(path: str, status: int, served: Served) -> None:
+    answer = served.exchange(f"GET {path} HTTP/1.1", "Host: localhost")
+    assert answer.startswith(f"http/1.1 {status}")
 
 
 @pytest.mark.parametrize("path", ["/ping", "/health", "/version"])
@@ -435,7 +409,8 @@ def test_a_page_of_another_site_gets_no_answer(served: Served) -> None:
         assert answer.startswith("http/1.1 400") and "predictions" not in answer
     # A browser sends a form without asking first; before JSON it asks with OPTIONS.
     origin = "Origin: http://example.org"
-    for form_type in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+    forms = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
+    for form_type in (*forms, "text/csv", "application/vnd.apache.parquet", ""):
         content_type = f"Content-Type: {form_type}"
         answer = served.exchange(post, "Host: localhost", origin, content_type, length, body=body)
         assert answer.startswith("http/1.1 415") and "predictions" not in answer
@@ -541,12 +516,13 @@ def test_a_call_is_bounded_in_rows_and_characters() -> None:
     assert model.calls == [many, ["a", "b"], long, ["c"]]
 
 
-def test_networks_give_the_same_answers_whatever_is_answered_beside_them(tmp_path: Path) -> None:
+def test_networks_give_the_same_answers_whatever_is_answered_beside_them(
+    evaluated_texts: Evaluated, tmp_path: Path
+) -> None:
     """Padding changes the last digits of float32, as it does in a file for `lineage predict`."""
-    evaluated = evaluate_case("texts", tmp_path)
-    texts = evaluated.test["review"].tolist()
-    for name, kept in evaluated.systems.items():
-        export_system(kept, evaluated.task, tmp_path / "exported" / name)
+    texts = evaluated_texts.test["review"].tolist()
+    for name, kept in evaluated_texts.systems.items():
+        export_system(kept, evaluated_texts.task, tmp_path / "exported" / name)
         system = LoadedSystem(tmp_path / "exported" / name)
         alone = [system.answer_rows({"review": [text]}) for text in texts]
         together = system.answer_rows({"review": texts})

@@ -19,10 +19,10 @@ from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
 from lineage.config.records import parse_record
 from lineage.data.dataset_stats import DatasetStats, SplitStats, write_dataset_stats
-from lineage.data.items import TaskItems, build_items, check_task_files
+from lineage.data.items import TaskItems, check_task_files
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.evaluate import evaluate_runs, sort_predictions
+from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs, sort_predictions
 from lineage.families.seq2seq import Seq2SeqConfig, TwoLanguageBpttBatches, one_language_lm_loss
 from lineage.language import sentence_spans
 from lineage.methods.encoder import EvalContext, EvalRun
@@ -41,7 +41,13 @@ from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from tests.helpers import tiny
-from tests.helpers.study_rows import render_pages, write_no_ngrams, write_overlap
+from tests.helpers.study_rows import (
+    render_pages,
+    write_no_ngrams,
+    write_overlap,
+    write_stage_results,
+)
+from tests.helpers.tasks import build_task_items
 
 BASE = tiny.model_config("seq2seq").evaluate
 
@@ -64,7 +70,7 @@ def build_task(root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: Any)
         "task",
     )
     check_task_files(task, load_kind("translation"), root=root, where="task", read_files=True)
-    return build_items("mt", task, load_kind("translation"), seed=1, root=root, where="task")
+    return build_task_items(root, task, name="mt")
 
 
 TRAIN = pd.DataFrame(
@@ -207,6 +213,11 @@ def build_context(name: str, task: TaskData, folder: Path, **overrides: Any) -> 
     )
 
 
+def evaluate(context: EvalContext, runs: list[EvalRun], folder: Path) -> EvaluationOutput:
+    """Evaluate runs with this folder as their cache."""
+    return evaluate_runs(context, runs, cache_dir=folder, report_progress=lambda *_: None)
+
+
 def test_rows_hold_corpus_bleu_and_a_killed_evaluation_ends_the_same(
     task: TaskData, tmp_path: Path
 ) -> None:
@@ -221,13 +232,8 @@ def test_rows_hold_corpus_bleu_and_a_killed_evaluation_ends_the_same(
     ]
     for folder, first_runs in (("whole", runs), ("killed", runs[:1])):
         (tmp_path / folder).mkdir()
-        evaluate_runs(
-            context, first_runs, cache_dir=tmp_path / folder, report_progress=lambda *_: None
-        )
-    evaluated = [
-        evaluate_runs(context, runs, cache_dir=tmp_path / folder, report_progress=lambda *_: None)
-        for folder in ("whole", "killed")
-    ]
+        evaluate(context, first_runs, tmp_path / folder)
+    evaluated = [evaluate(context, runs, tmp_path / folder) for folder in ("whole", "killed")]
     assert results.results_frame(evaluated[0][0]).equals(results.results_frame(evaluated[1][0]))
     assert evaluated[0][1].equals(evaluated[1][1])
     frame = results.results_frame(evaluated[0][0])
@@ -257,12 +263,7 @@ def test_translations_that_reach_the_length_limit_are_counted(
     task: TaskData, tmp_path: Path
 ) -> None:
     context = build_context("seq2seq", task, tmp_path, max_new_tokens=40, learning_rate=1e-6)
-    rows, predictions, *_ = evaluate_runs(
-        context,
-        [EvalRun("random", "translation", 10, 0)],
-        cache_dir=tmp_path,
-        report_progress=lambda *_: None,
-    )
+    rows, predictions, *_ = evaluate(context, [EvalRun("random", "translation", 10, 0)], tmp_path)
     share = predictions[predictions["split"] == "test"]["score"].isna().mean()
     assert share > 0, "an untrained model does not stop"
     assert f"{share:.1%} of the translations had not ended after 40 tokens" in next(
@@ -274,12 +275,7 @@ def test_targets_longer_than_the_limit_give_a_failed_row_with_a_reason(
     task: TaskData, tmp_path: Path
 ) -> None:
     context = build_context("seq2seq", task, tmp_path, max_new_tokens=3)
-    (row,), *_ = evaluate_runs(
-        context,
-        [EvalRun("random", "translation", "all", 0)],
-        cache_dir=tmp_path,
-        report_progress=lambda *_: None,
-    )
+    (row,), *_ = evaluate(context, [EvalRun("random", "translation", "all", 0)], tmp_path)
     assert row.status == "failed"
     assert "more than evaluate.translation.max_new_tokens, 3" in format_notes(row.reason)
 
@@ -289,11 +285,10 @@ def test_families_without_a_decoder_are_not_applicable(
     name: str, task: TaskData, tmp_path: Path
 ) -> None:
     context = build_context(name, task, tmp_path)
-    rows, predictions, *_ = evaluate_runs(
+    rows, predictions, *_ = evaluate(
         context,
         [*tiny.list_runs(tiny.task_info("translation"), ("random",), ("all",), (0,))],
-        cache_dir=tmp_path,
-        report_progress=lambda *_: None,
+        tmp_path,
     )
     assert [(row.status, row.metric) for row in rows] == [("not_applicable", "bleu")]
     assert "no decoder" in format_notes(rows[0].reason)
@@ -374,25 +369,15 @@ def test_the_report_labels_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
         *tiny.list_runs(tiny.task_info("translation"), ("pretrained", "random"), (10, "all"), (0,))
     ]
     for name in grid.models:
-        rows, predictions, *_ = evaluate_runs(
-            build_context(name, task, tmp_path),
-            runs,
-            cache_dir=tmp_path / name,
-            report_progress=lambda *_: None,
+        context = build_context(name, task, tmp_path)
+        rows, predictions, *_ = evaluate(context, runs, tmp_path / name)
+        write_stage_results(
+            folder, f"evaluate-{name}-0-mt", results.results_frame(rows), predictions
         )
-        artifacts.write_table(
-            folder / "rows" / f"evaluate-{name}-0-mt.parquet", results.results_frame(rows)
-        )
-        artifacts.write_table(folder / "predictions" / f"evaluate-{name}-0-mt.parquet", predictions)
     baselines = run_baselines(task)
-    artifacts.write_table(
-        folder / "rows" / "baselines-mt.parquet",
-        results.results_frame(row for own_rows, _ in baselines for row in own_rows),
-    )
-    artifacts.write_table(
-        folder / "predictions" / "baselines-mt.parquet",
-        sort_predictions([predictions for _, predictions in baselines]),
-    )
+    baseline_rows = results.results_frame(row for own_rows, _ in baselines for row in own_rows)
+    baseline_predictions = sort_predictions([predictions for _, predictions in baselines])
+    write_stage_results(folder, "baselines-mt", baseline_rows, baseline_predictions)
     write_no_ngrams(folder)
     write_overlap(folder, "mt", ())
     splits = {"train": SplitStats(1), "test": SplitStats(1)}
@@ -523,9 +508,7 @@ def test_a_kept_translator_translates_as_it_did(task: TaskData, tmp_path: Path) 
     context.checkpoint.save(tmp_path, context.checkpoint.build(tiny.CPU))
     runs = [*tiny.list_runs(tiny.task_info("translation"), ("pretrained",), ("all",), (0,))]
     (tmp_path / "cache").mkdir()
-    output = evaluate_runs(
-        context, runs, cache_dir=tmp_path / "cache", report_progress=lambda *_: None
-    )
+    output = evaluate(context, runs, tmp_path / "cache")
     (folder,) = (tmp_path / "cache").glob("*/system")
     answer = load_system(folder, tiny.CPU)
     found = answer(task.splits["test"].drop(columns=["target"]))["prediction"]

@@ -7,35 +7,29 @@ import csv
 import gzip
 import io
 import os
-import re
-import resource
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from lineage import artifacts
 from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data import tables
-from lineage.data.files import (
-    MAX_UNPACKED_BYTES,
-    MAX_UNPACKED_RATIO,
-    check_readable,
-    find_data_files,
-)
-from lineage.data.items import TaskItems, build_items, check_task_files
+from lineage.data.items import TaskItems
 from lineage.data.sources import open_task_tables
 from lineage.errors import InputError
-from lineage.tasks.base import load_kind
+from tests.helpers.tasks import (
+    TEXTS,
+    build_file_task,
+    build_task_items,
+    format_lines,
+    tagged_test_sentences,
+)
 from tests.helpers.user_project import (
+    RunStage,
     make_project,
-    run_stage,
     without_repeat_warnings,
     write_params,
 )
@@ -48,24 +42,6 @@ TREC = [
 COARSE = r"(?P<label>\w+):\S+ (?P<text>.*)"
 TITLES = [("体育", '湖人 "3:1" 获胜'), ("财经", "A股，收盘_大涨"), ("体育", '"国足"出线')] * 9
 PAIRS = [(1, 'E. D. "Abbott", Ltd', "of\nFarnham"), (2, "Schwan\tStabilo", " makes pens")] * 9
-TEXTS = {"kind": "text_classification", "text": ["text"], "label": "label"}
-TOKENS = {
-    "kind": "token_classification",
-    "columns": ["tokens", "pos", "ner"],
-    "tokens": "tokens",
-    "label": "ner",
-}
-
-
-def build_task(root: Path, name: str, content: str, **fields: Any) -> TaskItems:
-    data = content.encode()
-    (root / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    defaults = {} if "tokens" in fields else TEXTS
-    task_fields = {"files": {"train": name, "test": name}} | defaults | fields
-    task = parse_record(Task, task_fields, "task")
-    kind = load_kind(task_fields["kind"])
-    check_task_files(task, kind, root=root, where="task", read_files=True)
-    return build_items("x", task, kind, seed=1, root=root, where="task")
 
 
 def labelled_test_rows(items: TaskItems, *columns: str) -> list[tuple[str, ...]]:
@@ -80,27 +56,14 @@ def labelled_test_rows(items: TaskItems, *columns: str) -> list[tuple[str, ...]]
     )
 
 
-def tagged_test_sentences(items: TaskItems) -> list[list[tuple[str, str]]]:
-    """Return the words of each test sentence with their tags."""
-    table = items.splits["test"]
-    return [
-        [(word, items.info.labels[label_id]) for word, label_id in zip(*sentence, strict=True)]
-        for sentence in zip(table["tokens"], table["label"], strict=True)
-    ]
-
-
-def format_lines(rows: list[tuple[Any, ...]], separator: str, end: str = "\n") -> str:
-    return "".join(separator.join(map(str, row)) + end for row in rows)
-
-
 @pytest.mark.parametrize("name", ["train_5500.label", "train.txt", "train.txt.gz", "train"])
 def test_label_and_text_are_split_at_the_first_space_or_by_a_pattern(
     name: str, tmp_path: Path
 ) -> None:
     expected = [(label, text.replace("\t", " ")) for label, text in TREC]
-    fine = build_task(tmp_path, name, format_lines(TREC, " "), columns=["label", "text"])
+    fine = build_file_task(tmp_path, name, format_lines(TREC, " "), columns=["label", "text"])
     assert labelled_test_rows(fine, "text") == expected
-    coarse = build_task(tmp_path, name, format_lines(TREC, " "), columns=COARSE)
+    coarse = build_file_task(tmp_path, name, format_lines(TREC, " "), columns=COARSE)
     assert labelled_test_rows(coarse, "text") == [
         (label.split(":")[0], text) for label, text in expected
     ]
@@ -113,7 +76,7 @@ def test_label_and_text_are_split_at_the_first_space_or_by_a_pattern(
 def test_tab_separated_labels_and_texts_are_read_in_either_order(
     name: str, byte_order_mark: str, end: str, tmp_path: Path
 ) -> None:
-    task_items = build_task(
+    task_items = build_file_task(
         tmp_path,
         name,
         byte_order_mark + format_lines(TITLES, "\t", end) + end,
@@ -123,7 +86,7 @@ def test_tab_separated_labels_and_texts_are_read_in_either_order(
     assert labelled_test_rows(task_items, "text") == TITLES
     assert task_items.info.dropped["test"] == {"blank": 1}
     reversed_rows = [(text, label) for label, text in TITLES]
-    reversed_items = build_task(
+    reversed_items = build_file_task(
         tmp_path,
         name,
         byte_order_mark + format_lines(reversed_rows, "\t", end),
@@ -136,7 +99,7 @@ def test_tab_separated_labels_and_texts_are_read_in_either_order(
 def test_fields_with_other_separators_are_the_groups_of_a_pattern(tmp_path: Path) -> None:
     rows = [(f"655{number}", "101", label, text, "") for number, (label, text) in enumerate(TITLES)]
     pattern = ".*?_!_.*?_!_(?P<label>.*?)_!_(?P<text>.*)_!_(?P<keywords>.*)"
-    task_items = build_task(
+    task_items = build_file_task(
         tmp_path, "cat_data.txt", format_lines(rows, "_!_"), columns=pattern, language="zh"
     )
     assert labelled_test_rows(task_items, "text") == TITLES
@@ -151,7 +114,7 @@ def test_a_pattern_that_takes_exponential_time_is_stopped_at_its_line(
     lines[12] = (0, "a" * 200 + "b")
     message = r"pairs\.txt, line 13: the pattern in 'columns' is not done with it in 0\.2 s; write"
     with pytest.raises(InputError, match=message):
-        build_task(tmp_path, "pairs.txt", format_lines(lines, " "), columns=pattern)
+        build_file_task(tmp_path, "pairs.txt", format_lines(lines, " "), columns=pattern)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
@@ -162,12 +125,12 @@ def test_the_first_line_of_a_table_is_a_row_unless_it_names_the_columns(
     delimiter = {"csv": ",", "tsv": "\t"}[suffix]
     csv.writer(table, delimiter=delimiter, quoting=csv.QUOTE_ALL).writerows(PAIRS)
     fields = {"columns": ["label", "title", "text"], "text": ["title", "text"]}
-    task_items = build_task(tmp_path, f"t.{suffix}", table.getvalue(), **fields)
+    task_items = build_file_task(tmp_path, f"t.{suffix}", table.getvalue(), **fields)
     expected = [
         (str(label), title.replace("\t", " "), body.strip()) for label, title, body in PAIRS
     ]
     assert labelled_test_rows(task_items, "text", "second") == expected
-    items_with_header = build_task(
+    items_with_header = build_file_task(
         tmp_path,
         f"t.{suffix}",
         "\ufeff" + '"label","title","text"\n'.replace(",", delimiter) + table.getvalue(),
@@ -182,7 +145,7 @@ def test_the_first_line_of_a_table_is_a_row_unless_it_names_the_columns(
     with pytest.raises(
         InputError, match=r"line 1: a cell begins with a quotation mark that nothing closes"
     ):
-        build_task(
+        build_file_task(
             tmp_path,
             f"t.{suffix}",
             '"' + "\n".join(rows_with_open_quote).replace("\t", delimiter),
@@ -211,7 +174,7 @@ def test_lines_of_another_format_are_refused_with_advice(
     name: str, text: str, columns: Any, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=message):
-        build_task(tmp_path, name, text, columns=columns)
+        build_file_task(tmp_path, name, text, columns=columns)
 
 
 @pytest.mark.parametrize(
@@ -235,20 +198,20 @@ def test_a_shared_first_line_with_a_label_of_its_own_is_refused_as_a_header(
     fields = {"files": {"train": "train.tsv", "test": "test.tsv"}, "columns": ["label", "text"]}
     if end or not start.strip():
         expected = ["a", "b", "c"] if end else ["b", "c"]
-        assert build_task(tmp_path, "other.tsv", "", **fields).info.labels == expected
+        assert build_file_task(tmp_path, "other.tsv", "", **fields).info.labels == expected
         return
     with pytest.raises(
         InputError,
         match=r"train\.tsv: all splits begin with this line, and its 'label' occurs nowhere else: if the line is a header",
     ):
-        build_task(tmp_path, "other.tsv", "", **fields)
+        build_file_task(tmp_path, "other.tsv", "", **fields)
     label = start.split("\t")[0].strip()
-    task_items = build_task(tmp_path, "other.tsv", "", **fields, label_map={label: "d"})
+    task_items = build_file_task(tmp_path, "other.tsv", "", **fields, label_map={label: "d"})
     assert task_items.info.labels == ["b", "c", "d"]
     (tmp_path / "test.tsv").write_text(
         "".join(f"{'bc'[number % 2]}\tother {number}\n" for number in range(20))
     )
-    assert label in build_task(tmp_path, "other.tsv", "", **fields).info.labels, (
+    assert label in build_file_task(tmp_path, "other.tsv", "", **fields).info.labels, (
         "a line that only train begins with may be an item"
     )
 
@@ -262,10 +225,10 @@ def test_headers_comments_and_document_lines_are_not_read_as_data(
     content: str, columns: list[str], tmp_path: Path
 ) -> None:
     if "text" in columns:
-        table_items = build_task(tmp_path, "t.csv", content, columns=columns)
+        table_items = build_file_task(tmp_path, "t.csv", content, columns=columns)
         assert labelled_test_rows(table_items, "text") == [("a", "x"), ("b", "y")] * 9
         return
-    task_items = build_task(
+    task_items = build_file_task(
         tmp_path,
         "t.conll",
         content * 9,
@@ -294,6 +257,11 @@ def write_folders(root: Path, name: str = "{n:02}.txt", byte_order_mark: str = "
                 path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
+def build_folder_task(root: Path, files: dict[str, str], **fields: Any) -> TaskItems:
+    """Build a task in which each file is an item."""
+    return build_task_items(root, TEXTS | FILE_ITEMS | {"files": files} | fields, check_files=True)
+
+
 @pytest.mark.parametrize(("name", "byte_order_mark", "pattern"), [
     ("{n:02}.txt", "", "{split}/[np]*/*.txt"), ("{n:02}.txt", "\ufeff", "{split}"), ("51{n:03}", "", "{split}/*/*"), ("{n:02}.txt.gz", "", "{split}"),
 ])  # fmt: skip
@@ -302,7 +270,7 @@ def test_each_file_is_an_item_whose_folder_is_its_label(
 ) -> None:
     write_folders(tmp_path, name, byte_order_mark)
     files = {split: pattern.format(split=split) for split in ("train", "test")}
-    task_items = build_task(tmp_path, "none.txt", "not read", files=files, **FILE_ITEMS)
+    task_items = build_folder_task(tmp_path, files)
     assert labelled_test_rows(task_items, "text") == [
         (folder, text.strip().replace("\t", " "))
         for folder in sorted(MOOD_TEXTS)
@@ -320,23 +288,12 @@ def test_unlabelled_texts_can_be_files_and_an_extra_test_set_can_be_a_table(
         (tmp_path / f"more/{number:03}.txt").write_text(f"the {number}th text\nof its own")
     (tmp_path / "other.csv").write_text("text,label\nwell,pos\nno,neg\n")
     files = {"train": "train", "test": "test", "unlabelled": "more"}
-    task_items = build_task(
-        tmp_path,
-        "none.txt",
-        "first\nsecond\n",
-        files=files,
-        extra_test_sets={"table": {"files": {"test": "other.csv"}, "label": "label"}},
-        **FILE_ITEMS,
-    )
+    table = {"files": {"test": "other.csv"}, "label": "label"}
+    task_items = build_folder_task(tmp_path, files, extra_test_sets={"table": table})
     assert len(task_items.splits["test-table"]) == 2
     assert task_items.splits["unlabelled"]["text"].tolist()[599] == "the 599th text\nof its own"
-    task_items = build_task(
-        tmp_path,
-        "none.txt",
-        "first\nsecond\n",
-        files=files | {"unlabelled": "none.txt"},
-        **FILE_ITEMS,
-    )
+    (tmp_path / "lines.txt").write_text("first\nsecond\n")
+    task_items = build_folder_task(tmp_path, files | {"unlabelled": "lines.txt"})
     assert task_items.splits["unlabelled"]["text"].tolist() == ["first", "second"], (
         "a single file has one text per line"
     )
@@ -345,9 +302,7 @@ def test_unlabelled_texts_can_be_files_and_an_extra_test_set_can_be_a_table(
 def test_one_split_can_be_a_table_while_another_has_one_file_per_item(tmp_path: Path) -> None:
     write_folders(tmp_path)
     (tmp_path / "t.csv").write_text("folder,text\npos,fine\nneg,bad\n")
-    task_items = build_task(
-        tmp_path, "none.txt", "not read", files={"train": "train", "test": "t.csv"}, **FILE_ITEMS
-    )
+    task_items = build_folder_task(tmp_path, {"train": "train", "test": "t.csv"})
     assert labelled_test_rows(task_items, "text") == [("pos", "fine"), ("neg", "bad")]
 
 
@@ -356,7 +311,7 @@ def test_skipped_folders_and_files_are_reported(tmp_path: Path) -> None:
     write_folders(tmp_path)
     (tmp_path / "train/.ignore").write_text("no item")
     files = {"train": "train", "test": "test"}
-    task_items = build_task(tmp_path, "none.txt", "not read", files=files, **FILE_ITEMS)
+    task_items = build_folder_task(tmp_path, files)
     assert task_items.info.labels == ["neg", "pos"]
     elsewhere = tmp_path / "elsewhere/neu"
     elsewhere.mkdir(parents=True)
@@ -368,10 +323,8 @@ def test_skipped_folders_and_files_are_reported(tmp_path: Path) -> None:
         InputError,
         match=r"'train' skips 12 files, such as train/neu/0\.txt; rename hidden folders; if folders are links",
     ):
-        build_task(tmp_path, "none.txt", "not read", files=files, **FILE_ITEMS)
-    task_items = build_task(
-        tmp_path, "none.txt", "not read", files=files | {"train": "train/*/*.txt"}, **FILE_ITEMS
-    )
+        build_folder_task(tmp_path, files)
+    task_items = build_folder_task(tmp_path, files | {"train": "train/*/*.txt"})
     assert task_items.info.counts["train"] > 30
     link.unlink()
     elsewhere.rename(tmp_path / "train/.net")
@@ -380,16 +333,14 @@ def test_skipped_folders_and_files_are_reported(tmp_path: Path) -> None:
             InputError,
             match=r"skips 12 files, such as train/\.net/0\.txt; rename hidden folders",
         ):
-            build_task(
-                tmp_path, "none.txt", "not read", files=files | {"train": pattern}, **FILE_ITEMS
-            )
+            build_folder_task(tmp_path, files | {"train": pattern})
     (tmp_path / "train/.net").rename(tmp_path / "train/net")
     (tmp_path / "train/net/0.txt").rename(tmp_path / "train/net/0")
     with pytest.raises(
         InputError,
         match=r"skips 1 files, such as train/net/0; .* or names do not end in \.txt",
     ):
-        build_task(tmp_path, "none.txt", "not read", files=files, **FILE_ITEMS)
+        build_folder_task(tmp_path, files)
 
 
 def test_folder_names_are_recorded_and_must_be_utf_8(tmp_path: Path) -> None:
@@ -430,17 +381,11 @@ def test_files_that_do_not_fit_the_task_are_refused_with_advice(
 ) -> None:
     write_folders(tmp_path)
     with pytest.raises(InputError, match=message):
-        build_task(
+        build_file_task(
             tmp_path,
             "t.csv",
             "text,label\na,b\n",
             **{"files": {"train": "train", "test": "test"}} | FILE_ITEMS | fields,
-        )
-    with pytest.raises(InputError, match="remove 'document_unit'"):
-        parse_record(
-            Task,
-            {"kind": "text_classification", "generated": "synthetic", "document_unit": "file"},
-            "task",
         )
 
 
@@ -450,101 +395,14 @@ def test_empty_files_and_files_in_another_encoding_are_reported(tmp_path: Path) 
     (tmp_path / "train/pos/03.txt").write_bytes("caf\u00e9s".encode("latin-1"))
     message = r"train/pos/01\.txt is not UTF-8 at byte 3; it ends within a character, so it was cut short, or is LATIN1; 1 more files cannot be read"
     with pytest.raises(InputError, match=message):
-        build_task(
-            tmp_path, "none.txt", "not read", files={"train": "train", "test": "test"}, **FILE_ITEMS
-        )
+        build_folder_task(tmp_path, {"train": "train", "test": "test"})
     (tmp_path / "train/pos/01.txt").write_bytes(b"")
     with pytest.raises(InputError, match=r"train/pos/01\.txt is empty"):
-        build_task(
-            tmp_path, "none.txt", "not read", files={"train": "train", "test": "test"}, **FILE_ITEMS
-        )
-
-
-ZEROS = bytes(MAX_UNPACKED_BYTES // 64)
-TOO_LARGE = "unpacks to more than 200 times its size and would fill the memory; remove it"
-
-
-def write_bomb(path: Path) -> None:
-    """Write a file that unpacks to more than the permitted size."""
-    if path.suffix == ".zst":
-        with zstandard.open(path, "wb") as stream:
-            for _ in range(66):
-                stream.write(ZEROS)
-    elif path.suffix == ".gz":
-        path.write_bytes(66 * gzip.compress(ZEROS))
-    elif path.stem in ("once", "tokens"):  # one text of a megabyte, in each of 4,000 rows
-        text = pa.array(["a" * (1 << 20)])
-        texts = pa.DictionaryArray.from_arrays(pa.array([0] * 4000, pa.int32()), text)
-        if path.stem == "tokens":
-            texts = pa.ListArray.from_arrays(pa.array(range(4001), pa.int32()), texts)
-        pq.write_table(pa.table({"text": texts}), path, compression="zstd")
-    elif path.stem == "numbers":
-        pq.write_table(pa.table({"number": np.zeros(40_000_000)}), path, compression="zstd")
-    else:
-        text = "a" * (MAX_UNPACKED_BYTES // 64)
-        table = pa.table({"text": [text + str(number % 10) for number in range(66)]})
-        pq.write_table(table, path, compression="zstd", use_dictionary=False)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "all.txt.gz",
-        "all.csv.zst",
-        "all.parquet.zst",
-        "all.parquet",
-        "once.parquet",
-        "tokens.parquet",
-        "numbers.parquet",
-    ],
-)
-def test_files_that_unpack_to_a_multiple_of_the_memory_are_refused(
-    name: str, tmp_path: Path
-) -> None:
-    write_bomb(tmp_path / name)
-    files = find_data_files(name, tmp_path, "corpora.general")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(InputError, match=f"corpora\\.general: {re.escape(name)} {TOO_LARGE}"):
-        check_readable(files, "corpora.general")
-    growth = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    assert growth < MAX_UNPACKED_BYTES / 4
-
-
-def test_parquet_that_repeats_its_texts_is_read(tmp_path: Path) -> None:
-    columns = {
-        "text": ["the same line of text"] * 100_000,
-        "tokens": [["a", "b"], [], None, ["c"]] * 25_000,
-        "parts": [{"word": "a", "tags": ["x"]}, None] * 50_000,
-        "pairs": pa.array([[("a", "b")], []] * 50_000, pa.map_(pa.string(), pa.string())),
-        "nothing": pa.nulls(100_000, pa.string()),
-        "bytes": pa.array([b"1234"] * 100_000, pa.binary(4)),
-    }
-    for name in ("all.parquet", "none.parquet"):
-        pq.write_table(pa.table(columns).slice(0, 10**6 * (name == "all.parquet")), tmp_path / name)
-    check_readable(find_data_files("all.parquet", tmp_path, "task"), "task")
-    with pytest.raises(InputError, match="is empty"):
-        check_readable(find_data_files("none.parquet", tmp_path, "task"), "task")
-
-
-def test_a_well_compressed_text_is_read(tmp_path: Path) -> None:
-    (tmp_path / "all.txt.gz").write_bytes(gzip.compress(b"the same line\n" * 1_000_000))
-    assert (tmp_path / "all.txt.gz").stat().st_size * MAX_UNPACKED_RATIO < 14_000_000
-    check_readable(find_data_files("all.txt.gz", tmp_path, "corpora.general"), "corpora.general")
-
-
-def test_columns_is_allowed_only_for_files() -> None:
-    with pytest.raises(
-        InputError, match="'columns' is only for files without column names; remove it"
-    ):
-        parse_record(
-            Task,
-            {"kind": "text_classification", "generated": "synthetic", "columns": ["a"]},
-            "task",
-        )
+        build_folder_task(tmp_path, {"train": "train", "test": "test"})
 
 
 def test_the_stages_read_such_files_and_an_extra_test_set_in_another_format(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tmp_path: Path, run_stage: RunStage
 ) -> None:
     params = make_project(tmp_path)
     for split in ("train", "test"):
@@ -560,12 +418,24 @@ def test_the_stages_read_such_files_and_an_extra_test_set_in_another_format(
             f'{{"text": "a text of its own, the {number}th of them"}}\n' for number in range(300)
         )
     )
-    params["tasks"]["mood"] = {"kind": "text_classification", "files": files, "columns": COARSE, "text": ["text"], "label": "label",
-                             "extra_test_sets": {"fine": {"files": {"test": "mood/other.csv"}, "label_map": dict.fromkeys(["DESC:manner", "DESC:def"], "DESC")
+    params["tasks"]["mood"] = TEXTS | {"files": files, "columns": COARSE, "extra_test_sets": {"fine": {"files": {"test": "mood/other.csv"}, "label_map": dict.fromkeys(["DESC:manner", "DESC:def"], "DESC")
                                                     | {"ENTY:cremat": "ENTY"}}}}  # fmt: skip
     write_params(tmp_path, params)
     for command in (("sources",), ("task", "mood")):
-        code, message = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        code, message = run_stage(tmp_path, *command)
         assert (code, without_repeat_warnings(message)) == (0, "")
     counts = artifacts.read_json(tmp_path / "artifacts/tasks/mood/task.json")["counts"]
     assert (counts["test"], counts["test-fine"], counts["unlabelled"]) == (81, 27, 300)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("columns", ["a"], "'columns' is only for files without column names; remove it"),
+        ("document_unit", "file", "remove 'document_unit'"),
+    ],
+)
+def test_keys_of_files_are_refused_without_files(key: str, value: Any, message: str) -> None:
+    block = {"kind": "text_classification", "generated": "synthetic", key: value}
+    with pytest.raises(InputError, match=message):
+        parse_record(Task, block, "task")
