@@ -1,5 +1,6 @@
 """Run the stages of a rehearsal, as a run does, but without DVC and without MLflow."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -48,11 +49,12 @@ def forecast_study(
     in the rehearsal. The data were checked. The forecast is for the stages' own work, without what
     DVC and the scheduler add. Raises InputError.
     """
-    known = {
-        node.name: _read_own_cost(study, node)
-        for node in nodes
-        if node.name in KNOWN_IF_RUN_BEFORE and _metadata_path(study, node).is_file()
-    }
+    known = {}
+    for node in nodes:
+        if node.name in KNOWN_IF_RUN_BEFORE:
+            # A stage that has not run, or whose metadata are damaged, is rehearsed.
+            with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
+                known[node.name] = _read_own_cost(study, node)
     names = [node.name for node in nodes if node.name not in known]
     if not names:
         return StudyForecast(known)

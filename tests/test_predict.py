@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -243,6 +244,27 @@ def test_types_of_a_parquet_file_are_kept(evaluated_texts: Evaluated, tmp_path: 
     predict_lines(evaluated_texts, tmp_path, tmp_path / "new.parquet", out="o.jsonl")
     last = json.loads((tmp_path / "o.jsonl").read_text().splitlines()[-1])
     assert (last["value"], last["list"]) == (None, [])
+
+
+def test_class_labels_that_are_carried_through_stay_as_they_are(
+    evaluated_texts: Evaluated, tmp_path: Path
+) -> None:
+    """`datasets` writes them as numbers, and their names beside the table."""
+    tags = datasets.Sequence(datasets.ClassLabel(names=["O", "B-PER"]))
+    features = datasets.Features({"review": datasets.Value("string"), "ner_tags": tags})
+    rows = {"review": ["a fine day", "rain"], "ner_tags": [[0, 1, 0], [0]]}
+    datasets.Dataset.from_dict(rows, features).to_parquet(tmp_path / "new.parquet")
+    found = predict_lines(evaluated_texts, tmp_path, tmp_path / "new.parquet", out="o.parquet")
+    assert [[*cell] for cell in found["ner_tags"]] == [[0, 1, 0], [0]]
+
+
+def test_a_line_of_spaces_is_refused_where_a_row_has_several_cells(
+    evaluated_texts: Evaluated, tmp_path: Path
+) -> None:
+    """A row that is left out of the answers would shift those after it."""
+    (tmp_path / "new.csv").write_text("id,review\n1,a b\n   \n2,c\n")
+    with pytest.raises(InputError, match="line 3: it has 1 cells"):
+        predict_lines(evaluated_texts, tmp_path, tmp_path / "new.csv")
 
 
 def test_rows_without_text_have_an_empty_prediction_and_are_counted(

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import signal
 import socket
@@ -382,7 +383,7 @@ def test_a_journal_of_a_stage_that_died_is_read_to_its_last_whole_line(in_study:
     assert journal.list_waiting() == [writer.path]
 
 
-@pytest.mark.parametrize("line", ['{"stage": "ngram", "unknown": 1}', '{"stage": "ngr'])
+@pytest.mark.parametrize("line", ['{"stage": "ngram", "unknown": 1}', '{"stage": "ngr', "5"])
 def test_a_journal_that_cannot_be_read_is_kept_under_another_name(
     line: str, in_study: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -393,6 +394,21 @@ def test_a_journal_that_cannot_be_read_is_kept_under_another_name(
     sender._send_waiting()
     assert [path.name for path in folder.iterdir()] == ["1-1.rejected"]
     assert capfd.readouterr().err.count("1-1.jsonl is refused, and kept in") == 1
+
+
+@pytest.mark.parametrize(
+    "event", [["flush", {}], ["log_summary", {"values": {"score": 0.5}}], ["log_metrics", {"a": 1}]]
+)
+def test_a_journal_with_events_of_another_version_does_not_hold_up_later_ones(
+    event: list[object], in_study: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    writer = start_journal()
+    with writer.path.open("a") as stream:
+        stream.write(json.dumps(event) + "\n")
+    writer.release()
+    sender._send_waiting()
+    assert [path.name for path in writer.path.parent.iterdir()] == [f"{writer.path.stem}.rejected"]
+    assert "another version of lineage has written it" in capfd.readouterr().err
 
 
 def test_a_journal_that_two_processes_would_send_is_in_mlflow_once(

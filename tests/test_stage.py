@@ -1,6 +1,7 @@
 """A stage records its run time over several processes, and fails if its inputs change."""
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from lineage.artifacts import read_json, write_json
 from lineage.errors import InputError
-from lineage.runtime import stage
+from lineage.runtime import code, stage
 from lineage.runtime.code import code_digest
 from lineage.runtime.stage import Stage
 from tests.helpers.checkout import ROOT
@@ -160,3 +161,25 @@ def test_joined_and_adapted_evaluations_check_the_code_of_evaluate(
         else contextlib.nullcontext()
     ):
         adapted.check_unchanged()
+
+
+@pytest.mark.parametrize(
+    "content", ["5", "null", "[1]", "{}", "{", '{"made_by": "x", "digests": {}}']
+)
+def test_kept_digests_of_code_that_cannot_be_used_are_computed_again(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code.DIGESTS_FILE.parent.mkdir()
+    module = tmp_path / "module.py"
+    module.write_text('"""Say something."""\nx = 1\n')
+    caches = (code._known_digests, code._cached_digest)
+    for cache in caches:
+        monkeypatch.setattr(code, cache.__name__, functools.cache(cache.__wrapped__))
+    expected = code_digest(module)
+    code.DIGESTS_FILE.write_text(content)
+    for cache in caches:
+        monkeypatch.setattr(code, cache.__name__, functools.cache(cache.__wrapped__))
+    assert code_digest(module) == expected
+    code.keep_digests()
+    assert expected in code.DIGESTS_FILE.read_text()

@@ -142,6 +142,16 @@ def test_a_killed_stage_continues_in_its_run(in_study: Path) -> None:
     assert child.info.status == "FINISHED" and logged_steps(child, "loss") == list(range(15))
 
 
+def test_a_second_execution_of_a_finished_stage_has_a_run_of_its_own(in_study: Path) -> None:
+    """As after `dvc repro --force`, or from another checkout of the study."""
+    for losses in ([3.0, 2.0, 1.0], [9.0, 8.0]):
+        with recorder.track_stage("pretrain@gpt-0", parameters={"seed": 7}, tags={}) as run:
+            for step, loss in enumerate(losses):
+                run.log_metrics({"loss": loss}, step=step)
+    _, *children = pipeline_runs()
+    assert [logged_steps(child, "loss") for child in children] == [[0, 1, 2], [0, 1]]
+
+
 def test_another_parameter_value_starts_another_run(in_study: Path) -> None:
     for seed, error in ((7, ValueError), (8, None)):
         try:

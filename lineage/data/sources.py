@@ -40,7 +40,7 @@ from lineage.data.tables import (
     read_text_table,
     read_texts,
 )
-from lineage.errors import InputError
+from lineage.errors import InputError, describe_shortage
 from lineage.tasks.columns import TableColumns
 
 # `datasets` reads these when it is imported. It would import torch, which takes a second, to share
@@ -110,7 +110,9 @@ class DataTable:
     document_unit: Literal["file", "blank_line", "line"] = "file"
     text_format: TextTableFormat | None = None  # of files that do not name their columns
     missing_column_hint: str = ""  # how to fix a missing column; by default the suffix decides
-    fill_short_rows: bool = True  # cells that a row of a csv lacks at its end are blank
+    # True for a study. Cells that a row of a csv lacks at its end are blank, lines of spaces are
+    # skipped, and class labels that `datasets` has written as numbers get their names.
+    is_lenient: bool = True
 
     @property
     def name(self) -> str:
@@ -189,7 +191,7 @@ class DataTable:
         if files.format == "json":
             return read_json_table(files, wanted, self.where)
         if files.format == "csv":
-            return read_csv_table(files, wanted, self.where, fill_short_rows=self.fill_short_rows)
+            return read_csv_table(files, wanted, self.where, is_lenient=self.is_lenient)
         return read_texts(files, self.document_unit)
 
     def _iter_parquet_batches(
@@ -200,13 +202,15 @@ class DataTable:
                 file = open_parquet(path)
                 check_columns(wanted, file.schema_arrow.names, name, self.where)
                 features: Mapping[str, Any] = {}
-                if b"huggingface" in (file.schema_arrow.metadata or {}):
+                if self.is_lenient and b"huggingface" in (file.schema_arrow.metadata or {}):
                     from datasets import Features  # half a second: only files that it wrote pay
 
                     features = Features.from_arrow_schema(file.schema_arrow)
                 for batch in file.iter_batches(rows_per_batch, columns=list(wanted)):
                     yield _named_columns(batch, wanted, features)
             except (OSError, pa.ArrowException) as error:
+                if describe_shortage(error) is not None:  # of memory or files
+                    raise
                 raise unreadable_error(name, self.where, error) from error
 
     def _iter_hub_batches(self, hub: HubSplit, wanted: Sequence[str]) -> Iterator[TableColumns]:

@@ -124,12 +124,12 @@ def _read_rows(
 
 
 def read_csv_table(
-    files: DataFiles, wanted: Sequence[str], where: str, *, fill_short_rows: bool
+    files: DataFiles, wanted: Sequence[str], where: str, *, is_lenient: bool
 ) -> Iterator[Sequence[str]]:
     """Yield the wanted cells of each row of tables with a header; blank lines are skipped.
 
-    Cells that a row lacks at its end are blank with `fill_short_rows`. Raises InputError that
-    names the line.
+    With `is_lenient`, lines of spaces are skipped too, and cells that a row lacks at its end are
+    blank. Raises InputError that names the line.
     """
     for path, name in zip(files.paths, files.names, strict=True):
         place = f"{where}: {name}"
@@ -142,9 +142,9 @@ def read_csv_table(
             indices = [names.index(column) for column in wanted]
             for number, cells in filled_rows:
                 num_missing = len(names) - len(cells)
-                if num_missing and len(cells) == 1 and cells[0].isspace():
+                if is_lenient and len(cells) == 1 and cells[0].isspace():
                     continue
-                if num_missing < 0 or (num_missing and not fill_short_rows):
+                if num_missing < 0 or (num_missing and not is_lenient):
                     raise InputError(
                         f"{place}, line {number}: it has {len(cells)} cells, and the first line "
                         f"names {len(names)} columns; correct it"

@@ -91,15 +91,22 @@ def _cached_digest(path: Path, *state: int) -> str:
 @cache
 def _known_digests() -> dict[str, str]:
     """Return the digests of files without docstrings, by the digest of the whole file."""
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        return dict(json.loads(DIGESTS_FILE.read_bytes()))
+    with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
+        kept = json.loads(DIGESTS_FILE.read_bytes())
+        if kept["made_by"] == _own_digest():
+            return dict(kept["digests"])
     return {}
+
+
+def _own_digest() -> str:
+    """Return the digest of this file: another version may cut docstrings in another way."""
+    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 
 def keep_digests() -> None:
     """Keep the digests in the study: without them, each stage parses files for half a second."""
     draft = DIGESTS_FILE.with_suffix(".tmp")
-    draft.write_text(json.dumps(_known_digests()))
+    draft.write_text(json.dumps({"made_by": _own_digest(), "digests": _known_digests()}))
     draft.replace(DIGESTS_FILE)
 
 

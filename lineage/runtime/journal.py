@@ -45,6 +45,9 @@ def store_digest() -> str:
     return hashlib.sha256(address.rpartition("@")[2].encode()).hexdigest()[:16]
 
 
+OTHER_VERSION = "another version of lineage has written it"
+
+
 class JournalError(Exception):
     """A journal that cannot be read: damaged, or written by another version."""
 
@@ -114,8 +117,8 @@ def read_stage_run(path: Path) -> StageRun:
     try:
         datasets = [Dataset(**dataset) for dataset in values.pop("datasets")]
         return StageRun(**values, datasets=datasets)
-    except (KeyError, TypeError) as error:
-        raise JournalError(f"another version of lineage has written it: {error}") from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise JournalError(f"{OTHER_VERSION}: {error}") from error
 
 
 def _parse(line: str) -> Any:

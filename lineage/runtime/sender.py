@@ -20,7 +20,7 @@ from mlflow.protos.databricks_pb2 import (
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from lineage.runtime import journal
-from lineage.runtime.journal import JournalError, RunStatus, StageEnd
+from lineage.runtime.journal import OTHER_VERSION, JournalError, RunStatus, StageEnd
 from lineage.runtime.locks import try_lock
 from lineage.runtime.provenance import common_tags, get_pipeline_id
 from lineage.runtime.server_time import ServerTime, limit_client
@@ -145,12 +145,15 @@ def _replay(path: Path, is_closed: threading.Event | None, on_run: RunCallback) 
     with monitor:
         for events in journal.follow(path, is_closed):
             for method, arguments in events:
-                if method == "log_metrics":
-                    tracker.log_metrics(**arguments)
-                elif method == "log_summary":
-                    summary.update(arguments)
-                else:
-                    end = StageEnd(**arguments)
+                try:
+                    if method == "log_metrics":
+                        tracker.log_metrics(**arguments)
+                    elif method == "log_summary":
+                        summary |= {key: float(value) for key, value in arguments.items()}
+                    else:
+                        end = StageEnd(**arguments)
+                except TypeError as error:
+                    raise JournalError(f"{OTHER_VERSION}: {method}: {error}") from error
             tracker.flush()
     tracker.log_summary(summary, time_ms=end.time_ms)
     if end.failure:

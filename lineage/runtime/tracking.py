@@ -86,6 +86,7 @@ TAG_DESCRIPTIONS = {
     "family": "The family of the model; only of runs of a model.",
     "task": "The key under `tasks`; only of runs of a task.",
     "pretrain_seed": "The seed of pretraining; not of tokenizers and baselines.",
+    "attempt": "When the last attempt at the stage began, in ms.",
     "dvc_inputs": "The artifacts that the stage read, with the first 12 characters of their "
     "digests.",
 }
@@ -189,16 +190,16 @@ class MlflowTracker:
         self._last_step[key] = max(metric.step for metric in history)
 
     def flush(self) -> None:
-        """Send the waiting values."""
+        """Send the waiting values. Those that cannot be sent wait on."""
 
         def send(client: MlflowClient) -> None:
-            for start in range(0, len(self._pending_metrics), METRICS_PER_BATCH):
-                batch = self._pending_metrics[start : start + METRICS_PER_BATCH]
+            while self._pending_metrics:
+                batch = self._pending_metrics[:METRICS_PER_BATCH]
                 client.log_batch(self.run_id, metrics=batch)
+                del self._pending_metrics[:METRICS_PER_BATCH]
 
         if self._pending_metrics:
             self._request("log metrics", send)
-            self._pending_metrics = []
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
         """Copy a file, or the files of a folder, into the run's artifacts."""
@@ -447,20 +448,24 @@ def find_parent(store: Store) -> entities.Run | None:
 def get_or_create_stage_run(
     store: Store, stage_run: StageRun, parent: entities.Run
 ) -> entities.Run:
-    """Return the run that a stage has had with these parameters and tags, or a new one.
+    """Return the run that a stage has begun with these parameters and tags, or a new one.
 
     The stage may have been killed, or an attempt to send its values may have failed. A run without
-    parameters is one that was just created then.
+    parameters is one that was just created then. One that has finished belongs to another execution
+    unless its last attempt is this one.
     """
     client = store.client
+    attempt = str(stage_run.start_time)
     with lock_store():
         run = store.find_run(f"tags.stage = '{stage_run.stage}'", newest_first=True)
         if (
             run is not None
+            and (run.info.status != "FINISHED" or run.data.tags.get("attempt") == attempt)
             and run.data.params.items() <= stage_run.parameters.items()
             and stage_run.tags.items() <= run.data.tags.items()
         ):
             client.update_run(run.info.run_id, status="RUNNING")
+            client.set_tag(run.info.run_id, "attempt", attempt)
             if NOTE_TAG in run.data.tags:  # the error of the last time
                 client.delete_tag(run.info.run_id, NOTE_TAG)
         else:
@@ -472,6 +477,7 @@ def get_or_create_stage_run(
                     "mlflow.runName": stage_run.stage,
                     "stage": stage_run.stage,
                     **stage_run.tags,
+                    "attempt": attempt,
                     "mlflow.parentRunId": parent.info.run_id,
                 },
             )

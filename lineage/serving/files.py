@@ -85,7 +85,7 @@ def open_input(
         raise InputError(f"{path}: its format is not known by its name; known: {KNOWN_FORMATS}")
     known_suffix = suffix if suffix in FORMATS else ".txt"
     files = DataFiles((path,), (path.name,), FORMATS[known_suffix], known_suffix, csv_quoting)
-    table = DataTable(files, PLACE, "line", missing_column_hint=COLUMN_HINT, fill_short_rows=False)
+    table = DataTable(files, PLACE, "line", missing_column_hint=COLUMN_HINT, is_lenient=False)
     if has_words:
         names = (text_column,) if _count_cells(path) == 1 else tuple(word_columns)
         return InputFile(
