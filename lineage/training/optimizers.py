@@ -150,9 +150,6 @@ class Adagrad(torch.optim.Adagrad):
     step = uncompiled_step(torch.optim.Adagrad)
 
 
-MUON_MOMENTUM = 0.95
-
-
 def build_adamw(
     groups: list[ParamGroup],
     *,
@@ -164,6 +161,9 @@ def build_adamw(
     if not bias_correction:
         return BertAdam(groups, betas=betas, epsilon=epsilon)
     return AdamW(groups, lr=0.0, betas=(betas[0], betas[1]), eps=epsilon, fused=True)
+
+
+MUON_MOMENTUM = 0.95
 
 
 class Muon(AdamW):
