@@ -35,6 +35,7 @@ from lineage.results import NGRAM_STAGE, results_frame
 from lineage.runtime.stage import Stage, run_stage
 from lineage.study.models import ModelConfig, load_model_config
 from lineage.tasks.base import list_sentence_tasks
+from lineage.training.recipes import with_recipe
 from lineage.work import Stopwatch
 
 RESULTS_DIR = Path("artifacts/results")
@@ -44,7 +45,7 @@ def work(stage: Stage) -> None:
     """Count and score, unless the study has no model and no task to compare with."""
     params = read_recorded_params()
     tasks = list_sentence_tasks(params.tasks, params.grid.tasks)
-    models = [load_model_config(params, name) for name in params.grid.models]
+    models = [with_recipe(load_model_config(params, name), params) for name in params.grid.models]
     models = [model for model in models if model.family.predicts_next_token]
     bits: list[NgramBits] = []
     output = EvaluationOutput([], empty_predictions(), empty_curves(), {})

@@ -17,6 +17,7 @@ from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import configure_torch, select_device
 from lineage.training.outputs import write_training
 from lineage.training.pretrain import build_checkpoint, pretrain, wrap_public_model
+from lineage.training.recipes import with_recipe
 from lineage.training.train_run import TrainContext
 
 
@@ -27,7 +28,7 @@ def work(stage: Stage) -> None:
     params = read_recorded_params()
     runtime = read_runtime_settings()
     configure_torch(params.threads)
-    model = load_model_config(params, name)
+    model = with_recipe(load_model_config(params, name), params)
     requested_device = params.device if model.is_trained_by_loop else "cpu"
     device = select_device(requested_device, runtime.device_index)
     stage.metadata["device"] = str(device)

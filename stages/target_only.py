@@ -16,6 +16,7 @@ from lineage.training.adapt import split_target_texts
 from lineage.training.devices import configure_torch, select_device
 from lineage.training.outputs import write_training
 from lineage.training.pretrain import build_checkpoint
+from lineage.training.recipes import with_recipe
 from lineage.training.target_only import pretrain_on_target, train_target_tokenizer
 from lineage.training.train_run import TrainContext
 
@@ -28,7 +29,7 @@ def work(stage: Stage) -> None:
     configure_torch(params.threads)
     device = select_device(params.device, runtime.device_index)
     stage.metadata["device"] = str(device)
-    model = load_model_config(params, name)
+    model = with_recipe(load_model_config(params, name), params)
     tokenizer_settings = model.tokenizer
     assert tokenizer_settings is not None, "the study was checked"
     task_dir = Path(f"artifacts/tasks/{task}")

@@ -71,6 +71,7 @@ from lineage.results import (
     UNKNOWN_TOKEN_METRIC,
 )
 from lineage.tasks.base import load_kind
+from lineage.training.recipes import RecipeSearch, read_search
 
 MAX_CURVE_POINTS = 200  # of each curve; more cannot be seen
 BUDGET_FIELDS = (
@@ -183,9 +184,16 @@ def _language_model_fields(
         "budget": budget,
         "text_curves": tuple(build_text_curves(cells, results_dir, grid, budget, split=split)),
         "curves": curves,
+        "recipe_searches": tuple(_read_recipe_searches(results_dir, grid)),
         "ngram_bits": ngram_bits,
         "ngram_comparisons": tuple(compare_with_ngrams(trained, ngram_bits, curves, comparisons)),
     }
+
+
+def _read_recipe_searches(results_dir: Path, grid: Grid) -> list[RecipeSearch]:
+    """Return the searches for recipes that have ended."""
+    paths = [results_dir / "recipes" / f"{model}.json" for model in grid.sweep]
+    return [read_search(path) for path in paths if path.is_file()]
 
 
 def _best_systems_by_setting(

@@ -19,6 +19,7 @@ from lineage.config.records import parse_record
 from lineage.data.dataset_stats import FoldStats, SplitStats
 from lineage.evaluation.ngram_bits import NgramBits
 from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY, Note
+from lineage.training.recipes import RecipeSearch
 
 SCHEMA_VERSION = 7
 TEST_SET_SEPARATOR = " on "  # between a task and its extra test set
@@ -579,6 +580,7 @@ class Analysis:
     equivalence_margin: float
     schema_version: int = SCHEMA_VERSION
     text_curves: tuple[TextCurve, ...] = ()  # empty without grid.text_shares
+    recipe_searches: tuple[RecipeSearch, ...] = ()  # of the models of grid.sweep
 
     @cached_property
     def _scores_by_key(self) -> dict[tuple[System, Setting], SystemScore]:

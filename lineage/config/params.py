@@ -75,6 +75,32 @@ class AdaptationBudget:
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """The search for the recipes of `grid.sweep`, which is the same for each of these models.
+
+    The learning rates are tried with all batch sizes, then the weight decays and the dropouts with
+    the best of what was tried before. The loss on held-out text chooses.
+    """
+
+    text_share: float = 0.1  # of budget.text_bytes: what a trial reads
+    learning_rate: tuple[float, ...] = (0.3, 1.0, 3.0)  # times the model's own
+    batch_size: tuple[float, ...] = (0.5, 1.0, 2.0)  # times the model's own
+    weight_decay: tuple[float, ...] = (0.0, 0.1, 1.0)
+    dropout: tuple[float, ...] = (0.0, 0.1, 0.3)  # the greatest; others keep their proportions
+
+    def __post_init__(self) -> None:
+        check_positive(self, "text_share")
+        check_fraction(self, "text_share")
+        for name in ("learning_rate", "batch_size"):
+            if not getattr(self, name) or min(getattr(self, name)) <= 0:
+                raise ValueError(f"'{name}' needs factors above zero, such as [1.0]")
+        if min(self.weight_decay, default=0.0) < 0:
+            raise ValueError("'weight_decay' holds a number below zero; take it out")
+        if not all(0 <= value < 1 for value in self.dropout):
+            raise ValueError("'dropout' holds a number that is no share; use 0 to below 1")
+
+
+@dataclass(frozen=True)
 class Grid:
     """The grid of the comparison: every combination is run."""
 
@@ -104,6 +130,9 @@ class Grid:
     # they were after these shares of the budget, such as [0.125, 0.25, 0.5]: would more text help?
     # Static vectors and public checkpoints as they are have no such curve.
     text_shares: tuple[float, ...] = ()
+    # Models whose learning rate, batch size, weight decay and dropout are searched for with a part
+    # of the budget (see the block `sweep`), before they are pretrained with the best.
+    sweep: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         never_empty = ("models", "tasks", "pretrain_seeds", "finetune_seeds", "label_counts")
@@ -172,6 +201,7 @@ class Grid:
             "task": list(self.tasks),
             "contamination": list(self.tasks),
             "tokenizer": list(self.models),
+            "recipe": list(self.models),
             "pretrain": checkpoints(self.models),
             "adapt": adapted,
             "evaluate": evaluations(self.models, self.tasks),
@@ -202,6 +232,7 @@ class Params:
     models: dict[str, dict[str, Any]]  # the keys of a block depend on its family
     adapt: AdaptationBudget = field(default_factory=AdaptationBudget)
     report: ReportParams = field(default_factory=ReportParams)
+    sweep: Sweep = field(default_factory=Sweep)
     seed: int = 7  # every random generator is seeded with it and a name for its purpose
     precision: Literal["fp32", "bf16"] = "fp32"
     threads: int = 1  # torch threads of each stage
@@ -236,7 +267,7 @@ class Params:
         grid = self.grid
         _check_entries("grid.models", grid.models, "models", self.models)
         _check_entries("grid.tasks", grid.tasks, "tasks", self.tasks)
-        for key in ("adapt_models", "join_models", "setfit_models"):
+        for key in ("adapt_models", "join_models", "setfit_models", "sweep"):
             _check_entries(f"grid.{key}", getattr(grid, key), "grid.models", grid.models)
         for key in ("adapt_tasks", "join_tasks"):
             _check_entries(f"grid.{key}", getattr(grid, key), "grid.tasks", grid.tasks)

@@ -19,6 +19,8 @@ from lineage.networks.base import Static
 from lineage.study.models import ModelConfig
 from lineage.training.adapt import split_target_texts
 from lineage.training.pretrain import count_static_bytes
+from lineage.training.recipes import Recipe
+from lineage.training.sweep import count_trials
 from lineage.training.target_only import MAX_EPOCHS
 from lineage.training.train_run import (
     ALL_TEXT_VALIDATIONS,
@@ -58,7 +60,7 @@ def count_stage(
             item_bytes = rehearsal.data.item_bytes
             ratio = item_bytes[stage.task] / item_bytes[stand_in]
         return [Work(work.part, ratio * work.count) for work in counted]
-    if stage.verb in ("pretrain", "adapt", "target_only"):
+    if stage.verb in ("recipe", "pretrain", "adapt", "target_only"):
         return _count_training(stage, rehearsal, done, models[stage.model])
     ratio = count_corpus_ratio(rehearsal)
     budgets = [
@@ -98,7 +100,13 @@ def _count_training(
     params = rehearsal.params
     budget_bytes = params.budget.text_bytes
     heldout_bytes = rehearsal.data.corpus["valid"]
-    if stage.verb == "pretrain":
+    num_trainings = 1
+    if stage.verb == "recipe":
+        if stage.model in params.grid.sweep:
+            own = Recipe.of(model.architecture, model.pretrain)
+            num_trainings = count_trials(own, params.sweep)
+        budget_bytes = round(params.sweep.text_share * budget_bytes)
+    elif stage.verb == "pretrain":
         if isinstance(model.family, Static):
             train_bytes = rehearsal.data.corpus["train"]
             budget_bytes = count_static_bytes(model.family, budget_bytes, train_bytes)
@@ -115,7 +123,8 @@ def _count_training(
     short_bytes = min(heldout_bytes, VALIDATION_BATCHES * step_bytes)
     validation_bytes = totals.get(SHORT_VALIDATIONS, 0.0) * short_bytes
     validation_bytes += totals.get(ALL_TEXT_VALIDATIONS, 0.0) * heldout_bytes
-    return [Work("training", budget_bytes), Work("validation", validation_bytes)]
+    trainings = [Work("training", budget_bytes), Work("validation", validation_bytes)]
+    return num_trainings * trainings
 
 
 def _parts(done: Sequence[Work]) -> set[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from lineage.artifacts import write_json
-from lineage.config.params import RECORDED_PARAMS_FILE, Params
+from lineage.config.params import RECORDED_PARAMS_FILE, Params, Sweep
 from lineage.data.task_data import TaskData
 from lineage.forecast.data import (
     copy_corpus,
@@ -160,6 +160,7 @@ def _shrink(params: Params, data: StudyData, stand_ins: dict[str, str]) -> Param
             "join_models",
             "join_tasks",
             "setfit_models",
+            "sweep",
         )
     }
     num_train = [
@@ -177,8 +178,10 @@ def _shrink(params: Params, data: StudyData, stand_ins: dict[str, str]) -> Param
         ablation_of={},
     )
     budget = replace(params.budget, text_bytes=min(params.budget.text_bytes, BUDGET_BYTES))
+    # One trial, as long as a pretraining: the first steps take longer.
+    one_trial = Sweep(1.0, learning_rate=(1.0,), batch_size=(1.0,), weight_decay=(), dropout=())
     device = params.device if torch.cuda.is_available() else "cpu"
-    return replace(params, grid=small_grid, budget=budget, device=device)
+    return replace(params, grid=small_grid, budget=budget, sweep=one_trial, device=device)
 
 
 def _write_params(small: Params, root: Path) -> None:

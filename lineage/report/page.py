@@ -36,6 +36,7 @@ SECTIONS = (
     "disagreements",
     "published_results",
     "data",
+    "recipes",
     "budget",
     "loss_curves",
     "ngrams",

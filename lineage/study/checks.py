@@ -9,7 +9,7 @@ from lineage.config.records import suggest_nearest
 from lineage.data.checks import TextLengthLimit, check_corpus, check_task_data
 from lineage.errors import InputError
 from lineage.language import base_language, is_spaceless
-from lineage.networks.base import Public, Static
+from lineage.networks.base import LanguageModelFamily, Public, Static
 from lineage.study.models import ModelConfig, load_model_config
 from lineage.tasks.base import load_kind
 from lineage.training.budget import match_parameter_budget
@@ -32,6 +32,7 @@ def check_study(params: Params) -> Models:
     _check_public_checkpoints(params, models)
     _check_joined_models(params, models)
     _check_setfit(params)
+    _check_sweep(params, models)
     _check_tasks_supported(params, models)
     _check_scripts(params, models, languages)
     _check_ensembles(params, models)
@@ -234,6 +235,18 @@ def _check_setfit(params: Params) -> None:
             "grid.tasks has them; add one of kind text_classification with one text, or set it to "
             "[]"
         )
+
+
+def _check_sweep(params: Params, models: Models) -> None:
+    for name in params.grid.sweep:
+        family = models[name].family
+        if isinstance(family, Public):
+            reason = "is a public checkpoint, which has its recipe already"
+        elif not isinstance(family, LanguageModelFamily):
+            reason = "has no loss on held-out text by which a recipe could be chosen"
+        else:
+            continue
+        raise InputError(f"params.yaml: grid.sweep: {name} {reason}; remove it")
 
 
 def _check_languages(params: Params, model: ModelConfig, languages: list[str]) -> None:

@@ -34,6 +34,7 @@ WATCHED_VERBS = (
     "task",
     "contamination",
     "tokenizer",
+    "recipe",
     "pretrain",
     "adapt",
     "target_only",

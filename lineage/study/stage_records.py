@@ -21,6 +21,8 @@ def stage_records(params: Params, models: dict[str, ModelConfig]) -> dict[str, R
     grid = _as_tree(params.grid)
     if not params.grid.text_shares:
         del grid["text_shares"]  # as before that key existed
+    if not params.grid.sweep:
+        del grid["sweep"]
     records: dict[str, Record] = {
         f"corpus-{corpus}": {"seed": params.seed, **_as_tree(params.corpora[corpus])},
         "contamination": {"corpus": corpus, "split": params.report.split},
@@ -75,9 +77,15 @@ def _model_records(params: Params, model: ModelConfig) -> dict[str, Record]:
             "architecture": _as_tree(model.architecture),
             "pretrain": _as_tree(model.pretrain),
         },
+        "recipe": {},
         "evaluate": evaluate,
         "evaluate_joined": evaluate | {"join_static_model": params.grid.join_static_model},
     }
+    if model.name in params.grid.sweep:
+        records["recipe"] = records["pretrain"] | {
+            "sweep": _as_tree(params.sweep),
+            "pretrain_seed": params.grid.pretrain_seeds[0],
+        }
     if model.adapt is not None:
         records["adapt"] = params.compute_settings | {
             "budget": _as_tree(params.adapt) | {"text_bytes": params.max_adaptation_bytes},

@@ -1,0 +1,69 @@
+"""Stage recipe@MODEL: short trainings -> the recipe that the model is pretrained with.
+
+A model of `grid.sweep` gets trials, of which held-out text chooses one. Any other keeps its recipe
+of params.yaml, and the file says so by an empty list. It resumes what a killed process has done.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from lineage.artifacts import artifact_digest, check_intact, write_json
+from lineage.config.params import Params, read_recorded_params
+from lineage.runtime.settings import read_runtime_settings
+from lineage.runtime.stage import Stage, run_stage
+from lineage.study.models import load_model_config
+from lineage.tokenizers.tokenizer import Tokenizer
+from lineage.training.devices import configure_torch, select_device
+from lineage.training.pretrain import build_checkpoint
+from lineage.training.recipes import RecipeSearch, recipe_file
+from lineage.training.sweep import search_recipe
+from lineage.training.train_run import TrainContext
+
+
+def work(stage: Stage) -> None:
+    """Search, if the grid asks for it, and write the trials."""
+    (name,) = stage.arguments
+    params = read_recorded_params()
+    result = RecipeSearch(name)
+    if name in params.grid.sweep:
+        result = search(stage, params, name)
+    write_json(recipe_file(name), dataclasses.asdict(result))
+    stage.clear_resume_folder()
+
+
+def search(stage: Stage, params: Params, name: str) -> RecipeSearch:
+    """Train the trials of a model."""
+    runtime = read_runtime_settings()
+    configure_torch(params.threads)
+    device = select_device(params.device, runtime.device_index)
+    stage.metadata["device"] = str(device)
+    tokens_dir = Path("artifacts/tokens") / name
+    check_intact(tokens_dir)
+    model = load_model_config(params, name)
+    tokenizer = Tokenizer.load(tokens_dir)
+    checkpoint, _ = build_checkpoint(model, params, tokenizer, seed=params.grid.pretrain_seeds[0])
+    parameters: dict[str, Any] = {
+        **params.compute_settings,
+        "architecture": dataclasses.asdict(checkpoint.architecture),
+        "pretrain": dataclasses.asdict(checkpoint.pretrain),
+        "budget": dataclasses.asdict(params.budget),
+        "sweep": dataclasses.asdict(params.sweep),
+    }
+    resume_dir = stage.prepare_resume_folder(parameters | {"tokens": artifact_digest(tokens_dir)})
+    tags = {"family": model.family.name, "model": name}
+    with (
+        stage.track(parameters=parameters, inputs=[tokens_dir], **tags) as tracker,
+        stage.show_progress("trials", 1.0) as report,
+    ):
+        context = TrainContext(
+            device, tracker, resume_dir, runtime.checkpoint_seconds, report, stage.work
+        )
+        result = search_recipe(checkpoint, tokens_dir, params, context)
+        losses = {f"trial_{n}/loss": one.loss for n, one in enumerate(result.trials)}
+        tracker.log_summary({name: loss for name, loss in losses.items() if loss is not None})
+    return result
+
+
+if __name__ == "__main__":
+    run_stage("recipe", work)
