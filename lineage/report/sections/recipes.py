@@ -12,7 +12,8 @@ from lineage.report.section import (
     Table,
     numbers,
 )
-from lineage.training.recipes import Trial
+from lineage.report.styles import format_model_name
+from lineage.training.recipes import RecipeSearch, Trial
 
 SETTINGS = ("learning rate", "sequences a step", "weight decay", "dropout")
 
@@ -45,13 +46,29 @@ def _chosen_table(analysis: Analysis) -> Table:
                 format_si(total_flops),
             ]
         )
+    edges = [_describe_edge(analysis, search) for search in analysis.recipe_searches]
     costs = ("loss", "loss as in params.yaml", "trials", "text of all", "FLOPs of all")
     note = (
         "Each model has the same search around its own recipe: the learning rate with the batch "
         "size, then weight decay, then dropout. No trial sees a task. The text of trials is not "
         "part of the budget below. Losses of different models count different things."
     )
+    note = " ".join([note, *filter(None, edges)])
     return Table(["model", *numbers(*SETTINGS, *costs)], rows, note=note, is_wide=True)
+
+
+def _describe_edge(analysis: Analysis, search: RecipeSearch) -> str:
+    """Say so if the chosen learning rate is the highest or the lowest of several."""
+    rates = {trial.recipe.learning_rate for trial in search.trials}
+    chosen = search.chosen.recipe.learning_rate
+    name = format_model_name(analysis, search.model)
+    if len(rates) > 1 and chosen == max(rates):
+        return (
+            f"{name}: the learning rate is the highest that was tried; a higher one may be better."
+        )
+    if len(rates) > 1 and chosen == min(rates):
+        return f"{name}: the learning rate is the lowest that was tried; a lower one may be better."
+    return ""
 
 
 def _trials_section(analysis: Analysis) -> Section:

@@ -1,0 +1,215 @@
+"""The search for recipes: its trials, what it chooses, and where the choice goes."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lineage.analysis.records import Analysis
+from lineage.artifacts import read_json
+from lineage.config.params import parse_params, read_params
+from lineage.errors import InputError
+from lineage.report import page
+from lineage.report.section import ReportData
+from lineage.study.checks import check_study
+from lineage.study.models import load_model_config
+from lineage.study.stage_records import stage_records
+from lineage.training import sweep
+from lineage.training.recipes import (
+    Recipe,
+    RecipeSearch,
+    Trial,
+    greatest_dropout,
+    read_search,
+    recipe_file,
+    with_greatest_dropout,
+)
+from tests.helpers import tiny
+from tests.helpers.study_rows import Study, analyze
+from tests.helpers.user_project import make_project, run_stages, write_params
+
+FIRST_STAGES = ("sources", "corpus general", "task mood", "tokenizer gpt")
+# The middle rate is the model's own. With a thousandth of it nothing is learned.
+SWEEP: dict[str, Any] = {
+    "text_share": 0.5,
+    "learning_rate": [0.001, 1.0],
+    "batch_size": [1.0, 2.0],
+    "weight_decay": [0.01, 0.5],
+    "dropout": [0.0, 0.3],
+}
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Return a function that writes a study into the current folder, and returns its params."""
+
+    def write(**changes: Any) -> dict[str, Any]:
+        tree = make_project(tmp_path)
+        tree["grid"] |= {"adapt_models": [], "adapt_tasks": [], "sweep": ["gpt"]}
+        tree |= {"sweep": SWEEP} | changes
+        tree["budget"] |= {"text_bytes": 24_000, "body_parameters": 12_000}
+        tree["models"] = {"gpt": tiny.SMALL_SETTINGS["gpt"]}
+        tree["tasks"]["mood"]["max_words"] = 9
+        write_params(tmp_path, tree)
+        return tree
+
+    monkeypatch.chdir(tmp_path)
+    return write
+
+
+RunAll = Callable[..., None]
+
+
+@pytest.fixture
+def run_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> RunAll:
+    """Return a function that runs stages of the study, each of which has to succeed."""
+
+    def run(*commands: str) -> None:
+        run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
+
+    return run
+
+
+def test_the_chosen_recipe_has_the_lowest_loss_and_is_pretrained_with(
+    study: Callable[..., Any], run_all: RunAll
+) -> None:
+    study()
+    run_all(*FIRST_STAGES, "recipe gpt", "pretrain gpt 0")
+    search = read_search(recipe_file("gpt"))
+    losses = [trial.loss for trial in search.trials]
+    assert None not in losses
+    assert search.chosen.loss == min(losses) and sum(one.is_chosen for one in search.trials) == 1
+    # Rates with batches; then a new weight decay; then a new dropout, each with the best before.
+    own = load_model_config(read_params(Path("params.yaml")), "gpt").pretrain
+    recipes = [trial.recipe for trial in search.trials]
+    assert [one.batch_size for one in recipes[:4]] == [3, 6, 3, 6]
+    rates = [one.learning_rate / own.learning_rate for one in recipes[:4]]
+    assert rates == pytest.approx([0.001, 0.001, 1.0, 1.0])
+    best = recipes[losses.index(min(losses[:4]))]
+    assert best.learning_rate == own.learning_rate, "a thousandth of it cannot learn"
+    decays = [one.weight_decay for one in recipes[4:-1]]
+    assert decays == [value for value in SWEEP["weight_decay"] if value != own.weight_decay]
+    assert recipes[-1].dropout == 0.3
+    assert {one.learning_rate for one in recipes[4:]} == {best.learning_rate}
+    assert all(12_000 <= trial.text_bytes < 13_000 for trial in search.trials)
+    config = read_json(Path("artifacts/pretrained/gpt/0/config.json"))
+    chosen = search.chosen.recipe
+    assert config["pretrain"]["batch_size"] == chosen.batch_size
+    assert config["pretrain"]["learning_rate"] == chosen.learning_rate
+    assert config["pretrain"]["weight_decay"] == chosen.weight_decay
+    assert config["architecture"]["dropout"] == chosen.dropout
+
+
+def test_a_killed_search_goes_on_and_chooses_the_same(
+    study: Callable[..., Any], run_all: RunAll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study()
+    run_all(*FIRST_STAGES, "recipe gpt")
+    undisturbed = recipe_file("gpt").read_bytes()
+    recipe_file("gpt").unlink()
+    trained: list[int] = []
+    original = sweep.run_training
+
+    def train_or_die(*arguments: Any, **options: Any) -> Any:
+        trained.append(len(trained))
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(sweep, "run_training", train_or_die)
+    with pytest.raises(KeyboardInterrupt):
+        run_all("recipe gpt")
+    run_all("recipe gpt")
+    assert recipe_file("gpt").read_bytes() == undisturbed
+    num_trials = len(read_search(recipe_file("gpt")).trials)
+    assert len(trained) == 1 + num_trials, "only the trial that was killed is trained again"
+
+
+def test_a_trial_that_diverges_is_never_chosen(study: Callable[..., Any], run_all: RunAll) -> None:
+    study(sweep=SWEEP | {"learning_rate": [1e30, 1.0], "batch_size": [1.0]})
+    run_all(*FIRST_STAGES, "recipe gpt")
+    search = read_search(recipe_file("gpt"))
+    assert search.trials[0].loss is None and not search.trials[0].is_chosen
+    assert search.chosen.recipe.learning_rate < 1
+
+
+def test_without_a_sweep_the_recipe_is_that_of_params_yaml(
+    study: Callable[..., Any], run_all: RunAll
+) -> None:
+    tree = study()
+    tree["grid"]["sweep"] = []
+    write_params(Path(), tree)
+    run_all(*FIRST_STAGES, "recipe gpt", "pretrain gpt 0")
+    assert read_search(recipe_file("gpt")) == RecipeSearch("gpt")
+    config = read_json(Path("artifacts/pretrained/gpt/0/config.json"))
+    assert config["pretrain"]["batch_size"] == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"grid": {"sweep": ["word2vec"], "models": ["word2vec"]}}, "no loss on held-out text"),
+        ({"grid": {"sweep": ["taglm"]}}, "'taglm' has no entry in grid.models"),
+        ({"sweep": {"text_share": 0}}, "text_share"),
+        ({"sweep": {"learning_rate": []}}, "'learning_rate' needs factors above zero"),
+        ({"sweep": {"batch_size": [0]}}, "'batch_size' needs factors above zero"),
+        ({"sweep": {"dropout": [1.0]}}, "use 0 to below 1"),
+        ({"sweep": {"weight_decay": [-0.1]}}, "below zero"),
+    ],
+)
+def test_bad_sweeps_are_refused(changes: dict[str, Any], message: str) -> None:
+    tree = tiny.demo_params()
+    for key, values in changes.items():
+        tree[key] = tree.get(key, {}) | values
+    if "grid" in changes:
+        tree["grid"] |= {"adapt_models": [], "adapt_tasks": []}
+    with pytest.raises(InputError, match=message):
+        check_study(parse_params(tree))
+
+
+def test_the_sweep_is_recorded_for_its_models_alone() -> None:
+    tree = tiny.demo_params()
+    plain = parse_params(tree)
+    tree["grid"]["sweep"] = ["gpt"]
+    swept = parse_params(tree)
+    before, after = (stage_records(one, check_study(one)) for one in (plain, swept))
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"recipe-gpt", "report"}
+
+
+def test_several_dropouts_keep_their_proportions() -> None:
+    ulmfit = tiny.model_config("ulmfit", architecture=tiny.dropout_config("ulmfit", 0.4))
+    dropouts = dataclasses.replace(ulmfit.architecture.dropouts, hidden=0.1)
+    architecture = dataclasses.replace(ulmfit.architecture, dropouts=dropouts)
+    halved = with_greatest_dropout(architecture, 0.2)
+    assert greatest_dropout(halved) == pytest.approx(0.2)
+    assert halved.dropouts.hidden == pytest.approx(0.05)
+    none = with_greatest_dropout(architecture, 0.0)
+    assert greatest_dropout(none) == 0.0
+    assert greatest_dropout(with_greatest_dropout(none, 0.1)) == 0.1
+
+
+def render_recipes(analysis: Analysis, *rates: float) -> str:
+    own = Recipe(0.001, 8, 0.01, None)
+    trials = [
+        Trial(dataclasses.replace(own, learning_rate=rate), 2.0, {}, 1_000_000, 10, 3, number == 0)
+        for number, rate in enumerate(rates)
+    ]
+    search = RecipeSearch("gpt", own, tuple(trials))
+    report = ReportData(dataclasses.replace(analysis, recipe_searches=(search,)))
+    return page.render_report(report)["md"]
+
+
+def test_the_page_shows_trials_and_says_if_the_best_rate_is_at_an_edge(tmp_path: Path) -> None:
+    Study(tmp_path).write()
+    analysis = analyze(tmp_path)
+    assert "## Recipes" not in page.render_report(ReportData(analysis))["md"]
+    inside = render_recipes(analysis, 0.001, 0.003, 0.0003)
+    assert "| GPT | 0.001 | 8 | 0.01 | – | 2.000 | 2.000 | 3 | 3 MB | 9 |" in inside
+    assert "learning rate is the" not in inside
+    assert "is the highest that was tried" in render_recipes(analysis, 0.003, 0.001)
+    assert "is the lowest that was tried" in render_recipes(analysis, 0.0003, 0.001)
