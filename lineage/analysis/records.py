@@ -4,7 +4,7 @@ Scores are shares of a perfect score, from 0 to 1 (correlations from -1), and so
 """
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -156,6 +156,19 @@ class Comparison:
     @property
     def setting(self) -> Setting:
         return Setting(self.task, self.label_count)
+
+    def reversed(self) -> "Comparison":
+        """Return the same comparison as second - first."""
+        opposites: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
+        return replace(
+            self,
+            first=self.second,
+            second=self.first,
+            difference=-self.difference,
+            ci_low=-self.ci_high,
+            ci_high=-self.ci_low,
+            verdict=opposites.get(self.verdict, self.verdict),
+        )
 
 
 @dataclass(frozen=True)

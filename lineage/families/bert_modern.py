@@ -20,6 +20,7 @@ from lineage.training.sentence_scores import score_pseudo_log_likelihood
 
 FAMILY = Trained(
     name="bert_modern",
+    successor_of="bert",
     input_unit="WordPiece",
     contextualizer="Transformer",
     direction="both sides at once",

@@ -90,6 +90,7 @@ def mixed_lm_loss(
 
 FAMILY = Trained(
     name="gpt_bert",
+    successor_of="bert",
     input_unit="WordPiece",
     contextualizer="Transformer",
     direction="both sides at once, and left to right",

@@ -18,6 +18,7 @@ from lineage.training.sentence_scores import score_causal_lm
 
 FAMILY = Trained(
     name="gpt_modern",
+    successor_of="gpt",
     input_unit="byte-level BPE",
     contextualizer="Transformer",
     direction="left to right",

@@ -351,6 +351,9 @@ class Family:
     # True if `pool` returns the state at the last position, special tokens included:
     # `linear_label_gain` (Dai and Le 2015) can then also learn from the states before it.
     pools_last_state: bool = False
+    # The family of the same objective that is trained as in its paper, if this one has the recipe of
+    # today: the report says what that is worth.
+    successor_of: str = ""
 
     def missing_keys(self, architecture: Architecture) -> list[str]:
         """Return the keys of an architecture that need a value before the model can be built."""

@@ -30,6 +30,7 @@ SECTIONS = (
     "text",
     "quality_cost",
     "tasks",
+    "todays_recipe",
     "ablations",
     "crossovers",
     "group_scores",

@@ -240,7 +240,7 @@ class Study:
 
     def pretrain(self, model: str, seed: int) -> None:
         """Write the budget and the learning curve of a pretraining."""
-        position = FAMILIES.index(model)
+        position = FAMILIES.index(model) if model in FAMILIES else FAMILIES.index("gpt")
         budget_used = {"text_bytes": 4_000_000, "epochs": 1.37, "tokens": (640_000, 910_000, 905_000)[position], "steps": 1700, "train_flops": 3.1e12,
                  "body_parameters": 598_000 + 4000 * position, "total_parameters": 1_400_000 - 300_000 * position}  # fmt: skip
         artifacts.write_json(self.folder / "budgets" / f"pretrain-{model}-{seed}.json", budget_used)
