@@ -1,7 +1,9 @@
 """The speed benchmark runs, checks that its sides agree, and gives correct verdicts."""
 
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import contest, heads, speed
+from benchmarks import contest, heads, learning, speed
 from benchmarks.contest import Contest, SpeedTarget
 from tests.helpers.checkout import ROOT
 
@@ -36,6 +38,20 @@ def test_every_contest_runs_at_toy_size_and_its_sides_agree(
     assert "Machine: bf16" in output and ", cpu " in output and "| work | ours |" in output
     if name != "awd":  # Its peer may not be installed.
         assert "nothing was compared" not in output
+
+
+@pytest.mark.usefixtures("without_saving")
+def test_each_side_learns_something_in_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    speed.main(["learning", "--quick", "--minutes", "0.02"])
+    printed = capsys.readouterr().out
+    assert "| | 0.02 min |" in printed
+    bits = {
+        side: float(value)
+        for side, value in re.findall(r"^\| ([^|]+) \| ([0-9.]+) \|", printed, re.M)
+    }
+    assert {"gpt_modern", "gpt", "nanoGPT's recipe"} <= bits.keys()
+    uniform = math.log2(learning.TOY.vocab_size)  # of a token, which has more than two bytes
+    assert all(0 < value < uniform / 2 for value in bits.values())
 
 
 def test_sides_that_differ_are_rejected() -> None:
