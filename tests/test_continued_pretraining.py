@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -25,11 +26,11 @@ from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
-from tests.helpers.public_checkpoints import build_hf_model, save_checkpoint
+from tests.helpers.public_checkpoints import build_hf_model, save_checkpoint, save_sentence_encoder
 from tests.helpers.public_project import public_model_block, run_refused_sources
 from tests.helpers.study_rows import analyze
 from tests.helpers.trainings import DEMO_PARAMS
-from tests.helpers.user_project import make_project, run_stages, write_params
+from tests.helpers.user_project import make_project, run_stage, run_stages, write_params
 
 BUDGET_BYTES = 12_000
 CONTINUED = family.ContinuedPretrainSettings(batch_size=4, seq_len=24, continue_on_corpus=True)
@@ -322,3 +323,26 @@ def test_a_damaged_resume_point_is_dropped_and_the_weights_are_the_same(
     assert printed.count("this resume point is damaged") == (1 if keep_older else 2)
     for name, value in resumed.model.state_dict().items():
         assert torch.equal(value, weights[name]), name
+
+
+@pytest.mark.parametrize("is_encoder", [True, False])
+def test_going_on_with_a_sentence_encoder_is_warned_of(
+    is_encoder: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tree = make_project(tmp_path)
+    save = save_sentence_encoder if is_encoder else partial(save_checkpoint, "bert")
+    save(tmp_path / "one")
+    as_it_is = public_model_block("one")
+    continued = public_model_block("one", pretrain={"continue_on_corpus": True, "seq_len": 24})
+    tree["models"] |= {"as_it_is": as_it_is, "continued": continued}
+    tree["grid"] |= {"models": ["as_it_is", "continued"], "adapt_models": [], "adapt_tasks": []}
+    write_params(tmp_path, tree)
+    code, printed = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 0, printed
+    assert (
+        "models.continued.pretrain.continue_on_corpus: one is a sentence" in printed
+    ) == is_encoder
+    assert printed.count("sentence encoder") == int(is_encoder)

@@ -15,6 +15,7 @@ from lineage.artifacts import write_json
 from lineage.config.params import PARAMS_FILE, RECORDED_PARAMS_FILE, Params
 from lineage.errors import InputError
 from lineage.networks.public_folders import (
+    MODULES_FILE,
     TRANSFORMERS_MISSING,
     inspect_checkpoint,
     is_transformers_available,
@@ -136,6 +137,13 @@ def check_public_model(model: ModelConfig, params: Params, data_root: Path) -> M
     if not is_transformers_available():
         raise InputError(f"{source.where}: {TRANSFORMERS_MISSING}")
     reads_corpus = model.family.reads_corpus(model.pretrain)
+    if reads_corpus and (folder / MODULES_FILE).is_file():
+        print(
+            f"{source.where}.pretrain.continue_on_corpus: {folder.name} is a sentence encoder, and "
+            "going on as a language model can spoil its vectors of texts; keep the checkpoint as "
+            "it is in the grid too, and the report compares the two",
+            file=sys.stderr,
+        )
     if reads_corpus:
         about = about.with_lm_head()
     if reads_corpus or model.name in params.grid.adapt_models:
