@@ -417,6 +417,7 @@ def test_a_new_task_and_a_new_one_file_family_run_only_their_stages(finished: Pa
     }
     family_stages = {
         "tokenizer@mine",
+        "recipe@mine",
         "pretrain@mine-0",
         *(f"evaluate@mine-0-{t}" for t in tasks),
         "ngram",  # predicts the tokens of every model
@@ -429,6 +430,7 @@ def test_a_changed_family_file_reruns_only_its_stages(finished: Path) -> None:
     path.write_text(path.read_text() + "\n")
     family_stages = {
         "tokenizer@ulmfit",
+        "recipe@ulmfit",
         "pretrain@ulmfit-0",
         *(f"evaluate@ulmfit-0-{task}" for task in demo_tasks(finished)),
         "ngram",

@@ -210,7 +210,7 @@ def test_only_stages_that_would_run_and_what_they_need_are_rehearsed(
     training = forecast("sources", "pretrain@gpt-0", "report").stages
     assert [*training] == ["report", "sources", "pretrain@gpt-0"]
     assert training["report"] == StageForecast(7.5, 9, 0)
-    assert rehearsed == {"tokenizer@gpt", "pretrain@gpt-0"}
+    assert rehearsed == {"tokenizer@gpt", "recipe@gpt", "pretrain@gpt-0"}
     assert [*forecast("report").stages] == ["report"]
     assert not rehearsed
 

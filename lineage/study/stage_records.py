@@ -77,7 +77,7 @@ def _model_records(params: Params, model: ModelConfig) -> dict[str, Record]:
             "architecture": _as_tree(model.architecture),
             "pretrain": _as_tree(model.pretrain),
         },
-        "recipe": {},
+        "recipe": {"sweep": None},  # not empty, which DVC would take for changed
         "evaluate": evaluate,
         "evaluate_joined": evaluate | {"join_static_model": params.grid.join_static_model},
     }
