@@ -192,7 +192,7 @@ def _language_model_fields(
 
 def _read_recipe_searches(results_dir: Path, grid: Grid) -> list[RecipeSearch]:
     """Return the searches for recipes that have ended."""
-    paths = [results_dir / "recipes" / f"{model}.json" for model in grid.sweep]
+    paths = [results_dir / "recipes" / f"recipe-{model}.json" for model in grid.sweep]
     return [read_search(path) for path in paths if path.is_file()]
 
 

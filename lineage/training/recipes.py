@@ -82,7 +82,7 @@ class RecipeSearch:
 
 def recipe_file(model: str) -> Path:
     """Return the file that the stage recipe writes for a model."""
-    return Path("artifacts/results/recipes") / f"{model}.json"
+    return Path("artifacts/results/recipes") / f"recipe-{model}.json"
 
 
 def read_search(path: Path) -> RecipeSearch:
