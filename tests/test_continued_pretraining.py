@@ -26,7 +26,12 @@ from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
-from tests.helpers.public_checkpoints import build_hf_model, save_checkpoint, save_sentence_encoder
+from tests.helpers.public_checkpoints import (
+    build_hf_model,
+    load_public,
+    save_checkpoint,
+    save_sentence_encoder,
+)
 from tests.helpers.public_project import public_model_block, run_refused_sources
 from tests.helpers.study_rows import analyze
 from tests.helpers.trainings import DEMO_PARAMS
@@ -46,6 +51,7 @@ def continue_on_corpus(
     tokens_dir: Path,
     *,
     stop_at: float = 2.0,
+    causal_share: float = 0.0,
     learning_rate: float = 0.002,
 ) -> TrainOutput:
     """Continue on the tiny corpus, and save a resume point after each step."""
@@ -53,7 +59,9 @@ def continue_on_corpus(
     config, model = family.load_pretrained(
         folder, family.PublicConfig(dropout=0.1), head_generator=torch.Generator().manual_seed(0)
     )
-    settings = dataclasses.replace(CONTINUED, learning_rate=learning_rate)
+    settings = dataclasses.replace(
+        CONTINUED, learning_rate=learning_rate, causal_share=causal_share
+    )
     checkpoint = Checkpoint("other", family.FAMILY, config, settings, tokenizer, seed=3)
     if not tokens_dir.exists():
         with artifacts.create_artifact(tokens_dir, "tokens") as draft:
@@ -346,3 +354,70 @@ def test_going_on_with_a_sentence_encoder_is_warned_of(
         "models.continued.pretrain.continue_on_corpus: one is a sentence" in printed
     ) == is_encoder
     assert printed.count("sentence encoder") == int(is_encoder)
+
+
+def test_a_causal_detour_hides_what_follows_and_then_returns_to_masks(tmp_path: Path) -> None:
+    settings = dataclasses.replace(CONTINUED, causal_share=0.25)
+    detour, masked = settings.phases
+    assert detour.end_progress == 0.25 and masked.settings == CONTINUED
+    save_checkpoint("bert", tmp_path / "one")
+    model, checkpoint = load_public(tmp_path / "one")
+    tokens = encode_corpus(list(tiny.documents()), checkpoint.tokenizer)
+    batches = [
+        family.build_batch_sampler(tokens, checkpoint.tokenizer, one, seed=3)
+        for one in (detour.settings, masked.settings, settings)
+    ]
+    for sampler in batches:
+        sampler.set_epoch(0)
+    causal_batch = batches[0].get_batch(0)
+    assert (causal_batch.targets_BT[:, :-2] == causal_batch.ids_BT[:, 1:-1]).all()
+    # Adaptation, which has one part, is masked.
+    assert torch.equal(batches[1].get_batch(0).targets_BT, batches[2].get_batch(0).targets_BT)
+    changed = causal_batch.ids_BT.clone()
+    changed[:, 9:] = causal_batch.ids_BT[:, 9:].flip(1)
+    other = dataclasses.replace(causal_batch, ids_BT=changed)
+    before, after = (model.encode_left_to_right(one)[-1] for one in (causal_batch, other))
+    torch.testing.assert_close(before[:, :9], after[:, :9])
+    assert not torch.allclose(model.encode(causal_batch)[-1][:, :9], before[:, :9])
+    output = family.pretraining_loss(model, causal_batch)
+    assert [*output.nats] == ["next_token"]
+    assert [*family.pretraining_loss(model, batches[1].get_batch(0)).nats] == ["masked"]
+
+
+def test_a_training_with_a_detour_learns_both_and_resumes_exactly(tmp_path: Path) -> None:
+    folder = save_checkpoint("bert", tmp_path / "one")
+    train = partial(continue_on_corpus, folder, tokens_dir=tmp_path / "tokens", causal_share=0.5)
+    whole = train(tmp_path / "whole")
+    validations = [point.validation for point in whole.curve.points if point.validation]
+    assert [*validations[0]] == ["next_token_nats"] and [*validations[-1]] == ["masked_nats"]
+    for stop_at in (0.3, 0.7):  # in each of the parts
+        with pytest.raises(StopError):
+            train(tmp_path / "resumed", stop_at=stop_at)
+    resumed = train(tmp_path / "resumed")
+    weights = whole.model.state_dict()
+    for name, value in resumed.model.state_dict().items():
+        assert torch.equal(value, weights[name]), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "share", "message"),
+    [
+        ("mpnet", 0.5, "a mpnet cannot change from masked pieces to the next piece"),
+        ("gpt2", 0.5, "a gpt2 cannot change from masked pieces"),
+        ("bert", 1.0, "never returns to masks; lower it"),
+    ],
+)
+def test_a_detour_that_cannot_be_taken_is_refused(
+    kind: str,
+    share: float,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tree = make_project(tmp_path)
+    save_checkpoint(kind, tmp_path / "one")
+    keys = {"continue_on_corpus": True, "causal_share": share, "seq_len": 24}
+    tree["models"] |= {"other": public_model_block("one", pretrain=keys)}
+    tree["grid"] |= {"models": ["gpt", "other"]}
+    assert message in run_refused_sources(tmp_path, tree, monkeypatch, capsys)

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-import torch
-
 from lineage.config.records import check_fraction
 from lineage.families.modern_transformer import (
     MaskedModernSettings,
@@ -22,9 +20,9 @@ from lineage.families.modern_transformer import (
     modern_defaults,
 )
 from lineage.networks.base import LossOutput, Trained
-from lineage.networks.batch import IGNORE_INDEX, Batch
+from lineage.networks.batch import Batch
 from lineage.randomness import generator
-from lineage.training.masked_lm_batches import MaskedWindows
+from lineage.training.masked_lm_batches import MaskedWindows, shift_targets
 from lineage.training.objectives import cross_entropy_nats, mean_loss, select_targets
 from lineage.training.sentence_scores import score_pseudo_log_likelihood
 
@@ -62,18 +60,12 @@ class MixedWindows(MaskedWindows):
         """(B, T) ids; the target of a position is the token after it, all or the masked ones."""
         uniform = generator("objective", self.seed, self.epoch, index).random()
         if uniform < self.settings.causal_share:
-            batch = self.read_windows(index)
-            assert batch.text_mask_BT is not None
-            targets_BT = batch.ids_BT.masked_fill(~batch.text_mask_BT, IGNORE_INDEX)
-            lm_index = CAUSAL
-        else:
-            batch = super().get_batch(index)
-            assert batch.targets_BT is not None
-            targets_BT = batch.targets_BT
-            lm_index = MASKED
-        next_BT = torch.full_like(targets_BT, IGNORE_INDEX)
-        next_BT[:, :-1] = targets_BT[:, 1:]
-        return dataclasses.replace(batch, targets_BT=next_BT, lm_index=lm_index)
+            return dataclasses.replace(self.get_causal_batch(index), lm_index=CAUSAL)
+        batch = super().get_batch(index)
+        assert batch.targets_BT is not None
+        return dataclasses.replace(
+            batch, targets_BT=shift_targets(batch.targets_BT), lm_index=MASKED
+        )
 
 
 def mixed_lm_loss(

@@ -39,10 +39,21 @@ from lineage.networks.public_folders import (
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.masked_lm_batches import MaskedWindows
-from lineage.training.objectives import causal_lm_loss, masked_lm_loss
+from lineage.training.objectives import (
+    causal_lm_loss,
+    cross_entropy_nats,
+    masked_lm_loss,
+    mean_loss,
+    select_targets,
+)
 from lineage.training.samplers import CausalWindows
 from lineage.training.sentence_scores import score_causal_lm, score_pseudo_log_likelihood
-from lineage.training.settings import MaskReplacement, PretrainSettings, check_min_seq_len
+from lineage.training.settings import (
+    MaskReplacement,
+    PretrainSettings,
+    SettingsPhase,
+    check_min_seq_len,
+)
 
 DEFAULT_SEQ_LEN = 128
 # Copies of the embedding and of the head's bias, which the softmax shares.
@@ -61,6 +72,7 @@ IGNORED_TENSORS = re.compile(
     r"|(lm_head|vocab_projector|decoder)\.weight"
     r"|(lm_head\.|cls\.predictions\.|predictions\.)decoder\.(weight|bias)"
 )
+DETOUR = 1  # `Batch.lm_index` of a masked model's causal batches
 # With these keys the library would look for other code, on the Hub too.
 CODE_LOADING_KEYS = re.compile("attn_implementation|experts_implementation")
 
@@ -100,12 +112,24 @@ class ContinuedPretrainSettings(PretrainSettings):
     seq_len: int | None = None  # type: ignore[assignment]
     mlm_probability: float = 0.15  # share of a window's positions; masked models only
     mask_replacement: MaskReplacement = field(default_factory=MaskReplacement)
+    # With continue_on_corpus, a masked model reads the first part of the text, this share, left to
+    # right, and its head predicts the next piece; the rest it reads as before. This detour can help
+    # (Touchent and de la Clergerie 2026, arXiv 2605.12438).
+    causal_share: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "mlm_probability")
-        check_fraction(self, "mlm_probability")
+        check_fraction(self, "mlm_probability", "causal_share")
         check_min_seq_len("seq_len", self.seq_len)
+
+    @property
+    def phases(self) -> list[SettingsPhase]:
+        """The causal part of the text, if there is one, and the masked part."""
+        masked = SettingsPhase(1.0, replace(self, causal_share=0.0))
+        if not self.causal_share:
+            return [masked]
+        return [SettingsPhase(self.causal_share, replace(self, causal_share=1.0)), masked]
 
     def with_default_seq_len(self, max_positions: int) -> Self:
         if self.seq_len is not None:
@@ -225,11 +249,23 @@ class PublicModel(Encoder):
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
         """Return the embedding layer and each block's output, all (B, T, D)."""
+        return self._run_hf_model(batch, attention_mask=batch.mask_BT.long())
+
+    def encode_left_to_right(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        """Encode as `encode` does, but no position of a masked model sees one after it."""
+        T = batch.mask_BT.shape[1]
+        causal_TT = torch.ones(T, T, dtype=torch.bool, device=batch.mask_BT.device).tril()
+        mask_B1TT = causal_TT & batch.mask_BT[:, None, None, :]
+        return self._run_hf_model(batch, attention_mask=mask_B1TT)
+
+    def _run_hf_model(
+        self, batch: Batch, *, attention_mask: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         ids_BT = batch.ids_BT
         mask_BT = batch.mask_BT
         inputs = {
             "input_ids": ids_BT,
-            "attention_mask": mask_BT.long(),
+            "attention_mask": attention_mask,
             "position_ids": torch.arange(ids_BT.shape[1], device=ids_BT.device).expand_as(ids_BT),
         }
         model_type = self.checkpoint_info.model_type
@@ -485,11 +521,20 @@ def _restore_tied_table(tensors: dict[str, torch.Tensor], model: PublicModel) ->
             return
 
 
+class DetourWindows(MaskedWindows):
+    """The windows of a masked model that predicts the next piece for a while."""
+
+    def get_batch(self, index: int) -> Batch:
+        return replace(self.get_causal_batch(index), lm_index=DETOUR)
+
+
 def build_batch_sampler(
     tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: ContinuedPretrainSettings, *, seed: int
 ) -> BatchSampler:
     if tokenizer.special_token_template.mask_token_id is None:
         return CausalWindows(tokens, tokenizer, settings, seed=seed)
+    if settings.causal_share == 1:  # of the first part
+        return DetourWindows(tokens, tokenizer, settings, seed=seed)
     return MaskedWindows(tokens, tokenizer, settings, seed=seed)
 
 
@@ -498,6 +543,11 @@ def pretraining_loss(
 ) -> LossOutput:
     if model.causal:
         return causal_lm_loss(model, batch, recurrent_state)
+    if batch.lm_index == DETOUR:
+        top_BTD = model.encode_left_to_right(batch)[-1]
+        top_ND, targets_N = select_targets(top_BTD, batch)
+        nats = cross_entropy_nats(model.softmax_inputs(top_ND), targets_N)
+        return mean_loss("next_token", nats, len(targets_N), recurrent_state)
     return masked_lm_loss(model, batch, recurrent_state)
 
 

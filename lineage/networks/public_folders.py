@@ -92,6 +92,7 @@ class ModelType:
     padding_id: int = 0  # the library's, if config.json does not give it
     counts_from_padding: bool = False  # positions begin after the padding id, as in RoBERTa
     min_token_types: int | None = 1  # of type_vocab_size; None: it reads no token types
+    takes_causal_mask: bool = True  # its attention takes a mask of two positions
     # Initial weights whose names end so shrink with the number of layers, as in GPT-2.
     output_projections: tuple[str, ...] = ()
     ignored_tensors: str = ""  # a pattern: heads of other tasks that only this type has
@@ -145,6 +146,7 @@ MODEL_TYPES = {
         padding_id=1,
         counts_from_padding=True,
         min_token_types=None,
+        takes_causal_mask=False,
         # The library's code has these numbers, whatever config.json says.
         required_values={"pad_token_id": 1, "relative_attention_num_buckets": 32},
     ),

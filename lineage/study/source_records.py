@@ -160,6 +160,17 @@ def check_public_model(model: ModelConfig, params: Params, data_root: Path) -> M
             raise InputError(
                 f"{where}: {folder} has no head of a language model to go on with; {advice}{fix}"
             )
+        model_type = about.model_type
+        if model.pretrain.causal_share and (about.causal or not model_type.takes_causal_mask):
+            raise InputError(
+                f"{source.where}.pretrain.causal_share: a {about.hf_config['model_type']} cannot "
+                "change from masked pieces to the next piece and back; set it to 0"
+            )
+        if model.pretrain.causal_share == 1:
+            raise InputError(
+                f"{source.where}.pretrain.causal_share: with 1 the model never returns to masks; "
+                "lower it, such as 0.5"
+            )
         seq_len = model.pretrain.seq_len or 0
         if seq_len > about.max_positions:
             raise InputError(

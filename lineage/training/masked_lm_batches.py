@@ -285,6 +285,13 @@ class MaskedWindows(CorpusSampler):
             batch, ids_BT=torch.from_numpy(inputs), targets_BT=torch.from_numpy(targets)
         )
 
+    def get_causal_batch(self, index: int) -> Batch:
+        """(B, T) ids as they are; each position's target is the token after it, if it is text."""
+        batch = self.read_windows(index)
+        assert batch.text_mask_BT is not None
+        targets_BT = batch.ids_BT.masked_fill(~batch.text_mask_BT, IGNORE_INDEX)
+        return dataclasses.replace(batch, targets_BT=shift_targets(targets_BT))
+
     def read_windows(self, index: int) -> Batch:
         """(B, T) ids as they are in the text."""
         template = self.template
@@ -304,6 +311,13 @@ class MaskedWindows(CorpusSampler):
             text_bytes=self.count_bytes(positions),
             num_tokens=ids.size,
         )
+
+
+def shift_targets(targets_BT: torch.Tensor) -> torch.Tensor:
+    """Move each target to the position before it."""
+    next_BT = torch.full_like(targets_BT, IGNORE_INDEX)
+    next_BT[:, :-1] = targets_BT[:, 1:]
+    return next_BT
 
 
 def _split_long_sentences(sentence_bounds: np.ndarray, *, max_tokens: int) -> np.ndarray:
