@@ -28,7 +28,7 @@ from lineage.training.recipes import (
 )
 from tests.helpers import tiny
 from tests.helpers.study_rows import Study, analyze
-from tests.helpers.user_project import make_project, run_stages, write_params
+from tests.helpers.user_project import make_project, run_stage, run_stages, write_params
 
 FIRST_STAGES = ("sources", "corpus general", "task mood", "tokenizer gpt")
 # The middle rate is the model's own. With a thousandth of it nothing is learned.
@@ -135,6 +135,20 @@ def test_a_trial_that_diverges_is_never_chosen(study: Callable[..., Any], run_al
     search = read_search(recipe_file("gpt"))
     assert search.trials[0].loss is None and not search.trials[0].is_chosen
     assert search.chosen.recipe.learning_rate < 1
+
+
+def test_a_search_without_any_finite_loss_says_what_to_do(
+    study: Callable[..., Any],
+    run_all: RunAll,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study(sweep=SWEEP | {"learning_rate": [1e30], "batch_size": [1.0]})
+    run_all(*FIRST_STAGES)
+    code, message = run_stage(tmp_path, "recipe", "gpt", monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2 and "Traceback" not in message
+    assert "models.gpt: no trial of the sweep has a finite loss; lower its learning_rate" in message
 
 
 def test_without_a_sweep_the_recipe_is_that_of_params_yaml(

@@ -15,7 +15,7 @@ from pathlib import Path
 from lineage.artifacts import read_json, write_json
 from lineage.config.params import Params, Sweep
 from lineage.config.records import parse_record
-from lineage.errors import EvaluationError
+from lineage.errors import InputError
 from lineage.networks.base import LanguageModelFamily
 from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.recorder import Tracker
@@ -32,8 +32,8 @@ def search_recipe(
 ) -> RecipeSearch:
     """Train all trials of a model, and choose one.
 
-    Trials that a killed process has finished are read from the resume folder. Raises
-    EvaluationError if every trial failed.
+    Trials that a killed process has finished are read from the resume folder. Raises InputError if
+    every trial failed.
     """
     trials: list[Trial] = []
     own = Recipe.of(checkpoint.architecture, checkpoint.pretrain)
@@ -45,8 +45,8 @@ def search_recipe(
             trials.append(_run_trial(checkpoint, recipe, tokens_dir, params, trial_context))
     best = find_best(trials)
     if best is None:
-        raise EvaluationError(
-            f"models.{checkpoint.model_name}: no trial of the sweep has a finite loss; lower its "
+        raise InputError(
+            f"params.yaml: models.{checkpoint.model_name}: no trial of the sweep has a finite loss; lower its "
             "learning_rate"
         )
     chosen = tuple(dataclasses.replace(trial, is_chosen=trial is best) for trial in trials)
