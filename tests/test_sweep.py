@@ -50,7 +50,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
         tree["grid"] |= {"adapt_models": [], "adapt_tasks": [], "sweep": ["gpt"]}
         tree |= {"sweep": SWEEP} | changes
         tree["budget"] |= {"text_bytes": 24_000, "body_parameters": 12_000}
-        tree["models"] = {"gpt": tiny.SMALL_SETTINGS["gpt"]}
+        tree["models"] = {"gpt": dict(tiny.SMALL_SETTINGS["gpt"])}
         tree["tasks"]["mood"]["max_words"] = 9
         write_params(tmp_path, tree)
         return tree
@@ -144,7 +144,11 @@ def test_a_search_without_any_finite_loss_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    study(sweep=SWEEP | {"learning_rate": [1e30], "batch_size": [1.0]})
+    tree = study(sweep=SWEEP | {"learning_rate": [1.0], "batch_size": [1.0]})
+    tree["models"]["gpt"] |= {
+        "pretrain": tree["models"]["gpt"]["pretrain"] | {"learning_rate": 1e30}
+    }
+    write_params(tmp_path, tree)
     run_all(*FIRST_STAGES)
     code, message = run_stage(tmp_path, "recipe", "gpt", monkeypatch=monkeypatch, capsys=capsys)
     assert code == 2 and "Traceback" not in message
