@@ -266,8 +266,9 @@ def test_long_texts_get_more_positions(home: Path) -> None:
     table.to_csv("train.csv", index=False)
     tree = draft_and_check(home, "queue=train.csv")
     assert tree["tasks"]["queue"]["max_words"] == 192
-    assert tree["models"]["gpt"]["architecture"]["max_positions"] == 256
-    assert tree["models"]["bert"]["pretrain"]["seq_len"] == 256
+    for name in ("gpt_modern", "bert_modern"):
+        assert tree["models"][name]["architecture"]["max_positions"] == 256
+        assert tree["models"][name]["pretrain"]["seq_len"] == 256
 
 
 def test_all_comments_stand_after_what_is_read(home: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_model_without_a_head_is_not_proposed_for_adaptation(
     save_checkpoint("electra", home / "electra")
     tree, text, _ = draft(Path("electra"))
     assert "electra" in tree["grid"]["models"]
-    assert tree["grid"]["adapt_models"] == ["elmo", "gpt", "bert"]
+    assert tree["grid"]["adapt_models"] == ["elmo", "gpt_modern", "bert_modern"]
     folder = home / "studies/new"
     folder.mkdir(parents=True)
     (folder / "params.yaml").write_text(text)
@@ -89,7 +89,7 @@ def test_a_folder_named_like_a_family_does_not_replace_it(home: Path) -> None:
     save_checkpoint("bert", home / "bert")
     tree, *_ = draft(Path("bert"))
     assert tree["models"]["public_bert"] == {"from": "../../bert"}
-    assert "from" not in tree["models"]["bert"]
+    assert "bert" not in tree["models"]
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,9 @@ from lineage.study.public_proposal import PublicProposal
 from lineage.tasks.base import load_kind
 
 CORPUS_NAME = "general"
-MODELS = ("word2vec", "elmo", "gpt", "bert")
-ADAPT_MODELS = ("elmo", "gpt", "bert")
+TRANSFORMERS = ("gpt_modern", "bert_modern")
+MODELS = ("word2vec", "elmo", *TRANSFORMERS)
+ADAPT_MODELS = ("elmo", *TRANSFORMERS)
 MAX_VOCAB_SIZE = 8000  # for a body of a million parameters
 MIN_VOCAB_SIZE = 500
 DEFAULT_VOCAB_SIZE = 16_000  # of word models; with text for so many, the defaults stay
@@ -40,7 +41,7 @@ MIN_ADAPT_BYTES = 30_000
 SUBWORDS_PER_WORD = 1.3
 DEFAULT_POSITIONS = 136  # enough for 128 words
 DEFAULT_MAX_WORDS = 128
-TOKENS_PER_BATCH = 544  # of GPT: 4 sequences of the default length
+TOKENS_PER_BATCH = 1088  # 8 sequences of the default length
 FOLDS = 3
 FEW_LABELS = 1000  # with fewer, a larger share is for validation
 FEW_LABELS_VALIDATION_SHARE = 0.2
@@ -259,7 +260,7 @@ def _grid_lines(plans: Sequence[_TaskPlan], public: PublicProposal | None) -> li
     if not adaptable:
         adapt_comment = "to adapt models, give a task unlabelled text, or a test file and more text"
     rows: list[tuple[str, Any, str]] = [
-        ("models", models, "or fasttext, glove, ulmfit, a public checkpoint, ..."),
+        ("models", models, "or fasttext, ulmfit, gpt and bert of 2018, a public checkpoint, ..."),
         ("tasks", [plan.findings.name for plan in plans], ""),
         ("pretrain_seeds", [0], "more seeds show how much chance matters, and take longer"),
         ("finetune_seeds", seeds, "each result is the mean over these; fewer take less time"),
@@ -307,34 +308,19 @@ def _model_lines(measures: CorpusMeasures, language: str, plans: Sequence[_TaskP
         vocab = {"tokenizer": {"vocab_size": _round_down(min(MAX_VOCAB_SIZE, limit))}}
         comment = f"a token needs {MIN_BYTES_PER_TOKEN} bytes of training text"
         lines.append(_line(0, "defaults", vocab, comment))
-    positions = DEFAULT_POSITIONS  # of GPT and BERT: enough for most texts of the tasks
+    # Both models read sequences as long as most texts of the tasks.
+    positions = DEFAULT_POSITIONS
     max_words = max((plan.findings.max_words or 0 for plan in plans), default=0)
     if max_words > DEFAULT_MAX_WORDS:
         positions = 8 * -(-round(SUBWORDS_PER_WORD * max_words + 3) // 8)
-    gpt: dict[str, Any] = {"architecture": {"max_positions": positions}}
-    bert_architecture: dict[str, Any] = {"norm_first": True, "position_encoding": "sinusoidal"}
-    bert_pretrain: dict[str, Any] = {
-        "batch_size": 16,
-        "initial_seq_len": 64,
-        "long_seq_share": 0.4,
-        "next_sentence_prediction": False,
-        "mlm_probability": 0.3,
-    }
+    keys: dict[str, Any] = {"pretrain": {"seq_len": positions}}
     if positions > DEFAULT_POSITIONS:
-        gpt["pretrain"] = {
-            "seq_len": positions,
-            "batch_size": max(2, TOKENS_PER_BATCH // positions),
+        batch_size = max(2, TOKENS_PER_BATCH // positions)
+        keys = {
+            "architecture": {"max_positions": positions},
+            "pretrain": {"seq_len": positions, "batch_size": batch_size},
         }
-        bert_architecture["max_positions"] = positions
-        bert_pretrain["seq_len"] = positions
-    return [
-        *lines,
-        "models:",
-        _line(2, "gpt", gpt),
-        "  bert: # settings for little text",
-        _line(4, "architecture", bert_architecture),
-        _line(4, "pretrain", bert_pretrain),
-    ]
+    return [*lines, "models:", *(_line(2, model, keys) for model in TRANSFORMERS)]
 
 
 def _summary(
