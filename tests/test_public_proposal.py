@@ -73,7 +73,7 @@ def test_a_model_without_a_head_is_not_proposed_for_adaptation(
     save_checkpoint("electra", home / "electra")
     tree, text, _ = draft(Path("electra"))
     assert "electra" in tree["grid"]["models"]
-    assert tree["grid"]["adapt_models"] == ["elmo", "gpt_modern", "bert_modern"]
+    assert tree["grid"]["adapt_models"] == ["elmo", "gpt_modern", "bert_modern", "gpt_bert"]
     folder = home / "studies/new"
     folder.mkdir(parents=True)
     (folder / "params.yaml").write_text(text)

@@ -27,14 +27,14 @@ from lineage.study.public_proposal import PublicProposal
 from lineage.tasks.base import load_kind
 
 CORPUS_NAME = "general"
-TRANSFORMERS = ("gpt_modern", "bert_modern")
+TRANSFORMERS = ("gpt_modern", "bert_modern", "gpt_bert")
 MODELS = ("word2vec", "elmo", *TRANSFORMERS)
 ADAPT_MODELS = ("elmo", *TRANSFORMERS)
 MAX_VOCAB_SIZE = 8000  # for a body of a million parameters
 MIN_VOCAB_SIZE = 500
 DEFAULT_VOCAB_SIZE = 16_000  # of word models; with text for so many, the defaults stay
 MAX_EPOCHS = 4
-MAX_TEXT_BYTES = 8_000_000  # about an hour for four models on two cores
+MAX_TEXT_BYTES = 8_000_000  # more than an hour for five models on two cores
 # Body parameters for a budget of at least so many bytes of text.
 BODY_PARAMETERS = ((4_000_000, 1_000_000), (0, 400_000))
 MIN_ADAPT_BYTES = 30_000
@@ -308,7 +308,7 @@ def _model_lines(measures: CorpusMeasures, language: str, plans: Sequence[_TaskP
         vocab = {"tokenizer": {"vocab_size": _round_down(min(MAX_VOCAB_SIZE, limit))}}
         comment = f"a token needs {MIN_BYTES_PER_TOKEN} bytes of training text"
         lines.append(_line(0, "defaults", vocab, comment))
-    # Both models read sequences as long as most texts of the tasks.
+    # They read sequences as long as most texts of the tasks.
     positions = DEFAULT_POSITIONS
     max_words = max((plan.findings.max_words or 0 for plan in plans), default=0)
     if max_words > DEFAULT_MAX_WORDS:
