@@ -201,6 +201,7 @@ PROBABILITY_PREFIX = "p "  # with a label: the column of its probability, where 
 ENSEMBLE_FAMILY = "ensemble"  # two models together
 JOINED_FAMILY = "joined"  # the features of a model with the static vectors of another
 PUBLIC_FAMILY = "public"  # trained by others, on text and budgets of their own
+OUTSIDE_FAMILY = "outside"  # known by its predictions alone
 # Metrics that are reported but rank nothing.
 UNIGRAM_PREFIX = "unigrams_"  # and a metric: that of logistic regression on the same tokens
 UNKNOWN_TOKEN_METRIC = "unknown_token_rate"  # share of a task's tokens that a model does not know
