@@ -27,7 +27,7 @@ from lineage.answers.label_names import (
     warn_of_names,
 )
 from lineage.config.data import Task
-from lineage.errors import InputError, RowError, is_short_name, shorten_value
+from lineage.errors import InputError, is_short_name, shorten_value
 from lineage.results import PROBABILITY_PREFIX
 
 NAME_SIMILARITY_CUTOFF = 0.6  # of difflib: one name may be meant by the other
@@ -119,12 +119,12 @@ class LabelAnswer(ClassAnswer):
         """Return the labels. Raises InputError for one that the task does not have."""
         unknown = items[~items["label"].isin(names)]
         if len(unknown):
-            first = shorten_value(unknown["label"].iloc[0])
-            raise RowError(
-                where,
-                [row_number(item_id) - 1 for item_id in unknown["id"]],
-                f"column '{column}': '{first}' is no label of the task, which has "
-                f"{list_some(names)}; give each item one of them, also where the system gave none",
+            others = len(unknown) - 1
+            more = f" (and {others:,} more)" if others else ""
+            raise InputError(
+                f"{where}: row {row_number(unknown['id'].iloc[0])}{more}: column '{column}': "
+                f"'{shorten_value(unknown['label'].iloc[0])}' is no label of the task, which has "
+                f"{list_some(names)}; give each item one of them, also where the system gave none"
             )
         return items["label"].to_numpy(object)
 
