@@ -144,7 +144,8 @@ CURVE_COLUMNS = (
 # The sentences of docs/reference/results.md.
 COLUMN_DESCRIPTIONS = {
     "model": "The key under `models` in params.yaml, or a baseline: tfidf, kneser_ney, majority, chance, ...",
-    "family": "The family of the model, such as bert; of two models together, ensemble or joined.",
+    "family": "The family of the model, such as bert; of two models together, ensemble or joined; "
+    "of an outside system, outside.",
     "init": "The start of the weights: pretrained, adapted, target_only (pretrained on the text of the task "
     "alone) or random; none for baselines.",
     "adapt_text": "The text on which a model has continued: task, general (a public checkpoint that "

@@ -128,8 +128,9 @@ class OutsideSystem:
 
     # A csv, tsv, json, jsonl or parquet file with the columns that the task reads, and `column`.
     predictions: str
-    column: str = "prediction"  # its predictions, written as the labels of the task are
-    price_per_1000_items: float | None = None  # to answer them, in your currency
+    # The column of its predictions, which are written as the labels of the task are.
+    column: str = "prediction"
+    price_per_1000_items: float | None = None  # of its answers, in your currency
 
     def __post_init__(self) -> None:
         check_non_negative(self, "price_per_1000_items")
