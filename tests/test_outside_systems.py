@@ -50,7 +50,7 @@ def test_the_stages_score_the_users_csv_with_one_more_column(
 ) -> None:
     params = make_project(tmp_path)
     answers = answer_reviews(tmp_path, wrong=[0, 5, 7])
-    others = pd.read_csv(tmp_path / "mood/train.csv").assign(answer=0)
+    others = pd.read_csv(tmp_path / "mood/train.csv").assign(answer=None)
     pd.concat([others, answers[::-1]]).to_csv(tmp_path / "llm.csv", index=False)
     rule = answers[["review"]].assign(prediction="1")
     rule.to_parquet(tmp_path / "rule.parquet")
@@ -100,7 +100,8 @@ def test_only_the_report_depends_on_the_keys_of_outside_systems(tmp_path: Path) 
     (lambda t: pd.concat([t, t[3:5].assign(answer=7 - t["answer"])]), "llm.csv: row 21 (and 1 more): column 'answer': '6' is no label of the task, which has 0, 1; give each item"),
     (lambda t: pd.concat([t, t[3:5].assign(answer=1 - t["answer"])]), "llm.csv: 2 items have predictions that differ; the first is in rows 4, 21; keep one"),
     (lambda t: t.rename(columns={"answer": "anser"}), "llm.csv has no column 'answer'; did you mean 'anser'?"),
-    (lambda t: t.assign(answer=t["answer"].where(t.index > 0)), "llm.csv: row 1: column 'answer': the label is missing"),
+    (lambda t: t.assign(answer=t["answer"].where(t.index != 4)), "llm.csv: 1 of the 20 test items have no prediction; the first is row 5 of test"),
+    (lambda t: t.assign(answer=None), "llm.csv: every row is blank in review, answer; fill it"),
 ])  # fmt: skip
 def test_predictions_that_do_not_answer_each_item_once_are_refused(
     tmp_path: Path, run_stage: RunStage, change: Any, message: str

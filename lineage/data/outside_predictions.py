@@ -33,6 +33,7 @@ from lineage.data.unlabelled import UserTable
 from lineage.errors import InputError, list_numbers
 from lineage.runtime.code import code_digest
 from lineage.tasks.base import Kind, load_kind
+from lineage.tasks.columns import is_empty_cell
 
 Predictions = dict[str, str]  # by the id of an item, as the results hold them
 COLUMN_HINT = (
@@ -129,10 +130,16 @@ class _PredictionFile:
         }
 
     def _read(self, names: Sequence[str]) -> pd.DataFrame:
-        """Return columns id, text and prediction."""
+        """Return columns id, text and prediction, of the rows that have a prediction."""
         wanted = columns_to_read(self.task, "test", self.table)
         self.table.check(wanted)
-        user_table = UserTable(self.table.read_columns(wanted), self.table.location, self.task)
+        columns = self.table.read_columns(wanted)
+        is_empty = [is_empty_cell(cell) for cell in columns[self.column]]
+        for name, cells in columns.items():  # rows that are blank are left out
+            columns[name] = [
+                None if empty else cell for cell, empty in zip(cells, is_empty, strict=True)
+            ]
+        user_table = UserTable(columns, self.table.location, self.task)
         rows = make_items(user_table, "row", self.kind, {})
         rows["label"] = rows["label"].map(self._rename)
         predictions = self.kind.answer.read_predictions(
