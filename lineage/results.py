@@ -144,7 +144,8 @@ CURVE_COLUMNS = (
 # The sentences of docs/reference/results.md.
 COLUMN_DESCRIPTIONS = {
     "model": "The key under `models` in params.yaml, or a baseline: tfidf, kneser_ney, majority, chance, ...",
-    "family": "The family of the model, such as bert; of two models together, ensemble or joined.",
+    "family": "The family of the model, such as bert; of two models together, ensemble or joined; "
+    "of an outside system, outside.",
     "init": "The start of the weights: pretrained, adapted, target_only (pretrained on the text of the task "
     "alone) or random; none for baselines.",
     "adapt_text": "The text on which a model has continued: task, general (a public checkpoint that "
@@ -201,6 +202,7 @@ PROBABILITY_PREFIX = "p "  # with a label: the column of its probability, where 
 ENSEMBLE_FAMILY = "ensemble"  # two models together
 JOINED_FAMILY = "joined"  # the features of a model with the static vectors of another
 PUBLIC_FAMILY = "public"  # trained by others, on text and budgets of their own
+OUTSIDE_FAMILY = "outside"  # known by its predictions alone
 # Metrics that are reported but rank nothing.
 UNIGRAM_PREFIX = "unigrams_"  # and a metric: that of logistic regression on the same tokens
 UNKNOWN_TOKEN_METRIC = "unknown_token_rate"  # share of a task's tokens that a model does not know

@@ -6,7 +6,7 @@ synthetic task. The statistics of the task's data are written too, and the TF-ID
 
 from pathlib import Path
 
-from lineage.artifacts import artifact_digest, folder_bytes, write_table
+from lineage.artifacts import artifact_digest, file_digest, folder_bytes, read_json, write_table
 from lineage.config.params import Params, read_recorded_params
 from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stats
 from lineage.data.task_data import TaskData
@@ -22,6 +22,7 @@ from lineage.methods.encoder import BaselineContext, EvalRun
 from lineage.methods.registry import list_baselines
 from lineage.methods.saved import read_record
 from lineage.results import Note, ResultRow, results_frame
+from lineage.runtime.provenance import SOURCES_DIR
 from lineage.runtime.stage import Stage, run_stage
 from lineage.serving.systems import write_systems
 
@@ -40,7 +41,8 @@ def work(stage: Stage) -> None:
     task = TaskData.load(folder, split=split)
     stats = compute_dataset_stats(task, params.grid.finetune_seeds)
     write_dataset_stats(RESULTS_DIR / "statistics" / f"{stage.file_name}.json", stats)
-    context = BaselineContext(task, list_baselines(params.grid.tfidf_C))
+    outside_predictions = read_json(locate_outside_predictions(name))
+    context = BaselineContext(task, list_baselines(params.grid.tfidf_C, outside_predictions))
     rows: list[ResultRow] = []
     tables = []
     system_dirs: list[Path] = []
@@ -61,6 +63,11 @@ def work(stage: Stage) -> None:
     stage.clear_resume_folder()
 
 
+def locate_outside_predictions(task: str) -> Path:
+    """Return the record of the sources stage with the predictions of a task's outside systems."""
+    return SOURCES_DIR / "outside_systems" / f"{task}.json"
+
+
 def evaluate_baselines(
     stage: Stage, context: BaselineContext, params: Params, folder: Path
 ) -> tuple[EvaluationOutput, list[Path]]:
@@ -72,8 +79,9 @@ def evaluate_baselines(
         "finetune_seeds": grid.finetune_seeds,
         "split": params.report.split,
     }
-    cache_dir = stage.prepare_resume_folder(parameters | {"inputs": [artifact_digest(folder)]})
     info = context.task.info
+    inputs = [artifact_digest(folder), file_digest(locate_outside_predictions(info.name))]
+    cache_dir = stage.prepare_resume_folder(parameters | {"inputs": inputs})
     methods = context.settings.methods.values()
     runs = [*list_runs(info, methods, ("none",), grid.label_counts, grid.finetune_seeds)]
     with stage.track(parameters=parameters, inputs=[folder], task=info.name) as tracker:

@@ -72,7 +72,7 @@ def test_valid_input_passes_and_is_not_read_again_the_second_time(tmp_path, monk
     assert run_stage(tmp_path, "sources") == (0, "")
     records = {p: p.read_bytes() for p in (tmp_path / "artifacts/sources").rglob("*.json")}
     assert len(list((tmp_path / "artifacts/sources/code").iterdir())) == len(WATCHED_VERBS)
-    assert {"corpora", "tasks", "models", "config", "code"} == {
+    assert {"corpora", "tasks", "outside_systems", "models", "config", "code"} == {
         p.name for p in (tmp_path / "artifacts/sources").iterdir() if p.is_dir()
     }
 

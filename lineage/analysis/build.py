@@ -40,6 +40,7 @@ from lineage.analysis.groups import build_group_scores
 from lineage.analysis.labels import forecast_labels
 from lineage.analysis.literature import find_benchmark_scores
 from lineage.analysis.ngram import compare_with_ngrams
+from lineage.analysis.outside import list_outside_prices
 from lineage.analysis.ranking import rank_setting
 from lineage.analysis.records import (
     AdaptationEffect,
@@ -160,6 +161,7 @@ def _table_fields(
         "swap_consistency": tuple(swap_consistency(table, split)),
         "trials": count_trials(table),
         "failures": tuple(list_failures(table)),
+        "outside_prices": tuple(list_outside_prices(tasks)),
         "convergence_controls": tuple(list_controls(table, split)),
     }
 

@@ -1,8 +1,8 @@
 """Which cells are compared, and the verdict of each comparison."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,12 @@ from lineage.analysis.records import (
 )
 from lineage.answers.metrics import max_difference
 from lineage.config.params import Grid
-from lineage.results import ENSEMBLE_FAMILY, PUBLIC_FAMILY
+from lineage.results import ENSEMBLE_FAMILY, OUTSIDE_FAMILY, PUBLIC_FAMILY
 
 # Scores zero: the chance level of correlations, and of tasks without a chance baseline.
 ZERO_BASELINE = System("chance", "chance", *["none"] * 6)
+# Baselines that nobody would use, so they are not candidates.
+FLOORS = ("majority", "chance", "copy", "kneser_ney", "word_frequency")
 CORRELATIONS = ("pearson", "spearman")
 FamilyOfTests = tuple[Any, ...]
 
@@ -49,12 +51,15 @@ class PlannedComparison:
         shared: Mapping[str, tuple[str, ...]] = {
             "models": (system.init, *system.method),
             "ablation": (self.second.system.model, *system.usage),
+            "outside": (self.second.system.model,),
         }
+        # Public checkpoints are apart, but not where all candidates answer one question.
+        is_apart = system.family in UNMATCHED_FAMILIES and self.comparison_type != "outside"
         return (
             self.comparison_type,
             self.first.setting,
             shared.get(self.comparison_type, system.method),
-            system.family if system.family in UNMATCHED_FAMILIES else "",
+            system.family if is_apart else "",
         )
 
 
@@ -258,7 +263,17 @@ def plan_comparisons(
             )
             if pair:
                 planned.append(pair)
+        planned += _plan_outside(group, grid)
     return planned
+
+
+def _plan_outside(cells: Sequence[ResultCell], grid: Grid) -> Iterator[PlannedComparison]:
+    """Compare the candidates of a setting, chosen on validation, with each outside system."""
+    outside = [cell for cell in cells if cell.system.family == OUTSIDE_FAMILY]
+    if outside:
+        own, public = choose_candidates(cells, grid.ablation_of)
+        for candidate, other in product([*own, *public], outside):
+            yield PlannedComparison("outside", candidate, other)
 
 
 def _plan_pair(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedComparison | None:
@@ -337,6 +352,15 @@ def best_systems(cells: list[ResultCell], *, public: bool = False) -> list[Resul
         best.append(best_system(baselines))
     tfidf = [cell for cell in baselines if cell.system.model == "tfidf" and cell not in best]
     return sorted([*best, *tfidf], key=lambda cell: -cell.mean)
+
+
+def choose_candidates(
+    cells: Sequence[ResultCell], ablations: Iterable[str]
+) -> tuple[list[ResultCell], list[ResultCell]]:
+    """Return the candidates of a setting that have the study's budget, and the public ones."""
+    eligible = [cell for cell in cells if cell.system.model not in ablations]
+    own = [cell for cell in best_systems(eligible) if cell.system.model not in FLOORS]
+    return own, best_systems(eligible, public=True)
 
 
 def best_system(cells: Sequence[ResultCell]) -> ResultCell:

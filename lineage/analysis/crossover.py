@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from lineage.analysis.records import Analysis, System, group_by
+from lineage.results import OUTSIDE_FAMILY
 
 
 def find_crossover(is_better: Sequence[tuple[int, bool]]) -> int | None:
@@ -73,6 +74,18 @@ def _choose_curve(analysis: Analysis, task: str, candidate: System) -> LabelCurv
 def build_system_curve(analysis: Analysis, task: str, system: System) -> LabelCurve | None:
     """Return the scores of one system at its numbers of labels; None without any."""
     return _build_system_curves(analysis, task, system.model).get(system.line_key)
+
+
+def build_outside_curves(analysis: Analysis, task: str) -> list[LabelCurve]:
+    """Return the scores of a task's outside systems, the same at every number of labels."""
+    names = {
+        score.system.model: None
+        for score in analysis.scores_of_task(task)
+        if score.system.family == OUTSIDE_FAMILY
+    }
+    return [
+        curve for name in names for curve in _build_system_curves(analysis, task, name).values()
+    ]
 
 
 def _build_system_curves(

@@ -17,15 +17,13 @@ from threadpoolctl import threadpool_limits
 
 from lineage.analysis import statistics
 from lineage.analysis.cells import ResultCell, split_test_set, stack_scores
-from lineage.analysis.comparisons import best_systems, is_above_chance
+from lineage.analysis.comparisons import choose_candidates, is_above_chance
 from lineage.analysis.records import MEAN_TOLERANCE, Ranking, Standing
 from lineage.answers.metrics import max_difference
 from lineage.randomness import generator
 from lineage.results import PUBLIC_FAMILY
 
 Scores = npt.NDArray[np.float64]
-# Baselines that nobody would use, so they are not candidates.
-FLOORS = ("majority", "chance", "copy", "kneser_ney", "word_frequency")
 NUM_DRAWS = 10_000
 DRAWS_AT_ONCE = 200_000  # item numbers, samples times items: so many fit into the cache
 
@@ -138,9 +136,7 @@ def rank_setting(cells: Sequence[ResultCell], ablations: Sequence[str]) -> list[
     checkpoints if there are any. Random-init baselines, ablations and systems of two models are
     left out. Returns nothing if no system has a score.
     """
-    eligible = [cell for cell in cells if cell.system.model not in ablations]
-    own = [cell for cell in best_systems(eligible) if cell.system.model not in FLOORS]
-    public = best_systems(eligible, public=True)
+    own, public = choose_candidates(cells, ablations)
     rankings = []
     if own:
         rankings.append(_rank("budget", own, cells))

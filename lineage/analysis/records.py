@@ -43,6 +43,7 @@ ComparisonType = Literal[
     "concatenated",  # a model with static vectors added, with the model or the vectors alone
     "tfidf",  # any trained system with TF-IDF
     "kneser_ney",  # any trained system with the 5-gram model, on minimal pairs
+    "outside",  # each model's best system, or TF-IDF, with a system that is not trained here
     "chance",  # a system with the chance level; it decides what is above chance
 ]
 Outcome = Verdict | Literal["both at chance"]
@@ -560,6 +561,15 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class OutsidePrice:
+    """What it costs to answer 1,000 items with an outside system, in the user's currency."""
+
+    task: str
+    model: str  # its name
+    price_per_1000_items: float
+
+
+@dataclass(frozen=True)
 class Analysis:
     """Everything that follows from the results and predictions of a grid."""
 
@@ -594,6 +604,7 @@ class Analysis:
     schema_version: int = SCHEMA_VERSION
     text_curves: tuple[TextCurve, ...] = ()  # empty without grid.text_shares
     recipe_searches: tuple[RecipeSearch, ...] = ()  # of the models of grid.sweep
+    outside_prices: tuple[OutsidePrice, ...] = ()
 
     @cached_property
     def _scores_by_key(self) -> dict[tuple[System, Setting], SystemScore]:
@@ -652,9 +663,17 @@ def record_to_json(record: Any) -> Any:
     return record
 
 
+def analysis_to_json(analysis: Analysis) -> dict[str, Any]:
+    """Return an analysis as JSON values; without outside systems, as before there were any."""
+    content: dict[str, Any] = record_to_json(analysis)
+    if not analysis.outside_prices:
+        del content["outside_prices"]
+    return content
+
+
 def write_analysis(path: Path, analysis: Analysis) -> None:
     """Write reports/results.json."""
-    artifacts.write_json(path, record_to_json(analysis))
+    artifacts.write_json(path, analysis_to_json(analysis))
 
 
 def read_analysis(path: Path) -> Analysis:

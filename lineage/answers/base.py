@@ -59,6 +59,8 @@ class Answer:
     has_ties: ClassVar[bool] = False  # items may be half right
     averages_groups: ClassVar[bool] = False  # the score is the mean over groups of a score each
     has_one_label: ClassVar[bool] = False  # an item has one label, and train must have them all
+    # Predictions of an outside system fit a column, written as labels are: `read_predictions`.
+    fits_column: ClassVar[bool] = False
     # The name of the most frequent answer to tasks without classes; empty: majority.
     majority_name: ClassVar[str] = ""
 
@@ -121,6 +123,16 @@ class Answer:
         """Replace the names of labels by their places in `names`."""
         index_of = {name: index for index, name in enumerate(names)}
         return labels.map(index_of).astype("int64")
+
+    @classmethod
+    def read_predictions(
+        cls, items: pd.DataFrame, names: Sequence[str], where: str, column: str
+    ) -> np.ndarray:
+        """Return (N,) answers as the results hold them, from items that have them as labels.
+
+        `names` are those of the task's labels. Raises InputError that names the row, by its id.
+        """
+        raise NotImplementedError(f"{cls.__name__}.read_predictions")
 
     # Scores.
 

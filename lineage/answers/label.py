@@ -21,6 +21,7 @@ from lineage.answers.base import (
 from lineage.answers.label_names import (
     MAX_SHOWN_LABELS,
     describe_labels,
+    list_some,
     sort_labels,
     too_many_labels,
     warn_of_names,
@@ -65,6 +66,7 @@ class LabelAnswer(ClassAnswer):
     """One of several labels for an item."""
 
     names_labels: ClassVar[bool] = True
+    fits_column: ClassVar[bool] = True
     are_classes: ClassVar[bool] = True
     can_be_shown: ClassVar[bool] = True
     has_one_label: ClassVar[bool] = True
@@ -109,6 +111,22 @@ class LabelAnswer(ClassAnswer):
     @classmethod
     def warn_of_labels(cls, splits: Splits, task: Task) -> list[str]:
         return warn_of_names(splits, task)
+
+    @classmethod
+    def read_predictions(
+        cls, items: pd.DataFrame, names: Sequence[str], where: str, column: str
+    ) -> np.ndarray:
+        """Return the labels. Raises InputError for one that the task does not have."""
+        unknown = items[~items["label"].isin(names)]
+        if len(unknown):
+            others = len(unknown) - 1
+            more = f" (and {others:,} more)" if others else ""
+            raise InputError(
+                f"{where}: row {row_number(unknown['id'].iloc[0])}{more}: column '{column}': "
+                f"'{shorten_value(unknown['label'].iloc[0])}' is no label of the task, which has "
+                f"{list_some(names)}; give each item one of them, also where the system gave none"
+            )
+        return items["label"].to_numpy(object)
 
     def labels(self, table: pd.DataFrame) -> np.ndarray:
         return table["label"].to_numpy()

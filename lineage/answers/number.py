@@ -17,6 +17,7 @@ class NumberAnswer(HeadAnswer):
     """A number, standardized by the mean and standard deviation of the training labels."""
 
     are_numbers: ClassVar[bool] = True
+    fits_column: ClassVar[bool] = True
     majority_name: ClassVar[str] = "mean score"
 
     @classmethod
@@ -53,6 +54,12 @@ class NumberAnswer(HeadAnswer):
                 f"{places[split]}: column '{columns[split]}': every number is {numbers.iloc[0]}; {fix}"
             )
         return []
+
+    @classmethod
+    def read_predictions(
+        cls, items: pd.DataFrame, names: Sequence[str], where: str, column: str
+    ) -> np.ndarray:
+        return _format_numbers(items["label"].to_numpy(np.float64))
 
     def labels(self, table: pd.DataFrame) -> np.ndarray:
         return table["label"].to_numpy(np.float64)

@@ -39,6 +39,7 @@ class TagsAnswer(ClassAnswer):
     """A tag for every word."""
 
     names_labels: ClassVar[bool] = True
+    fits_column: ClassVar[bool] = True
     are_words: ClassVar[bool] = True
     reads_in_parts: ClassVar[bool] = True
 
@@ -155,6 +156,19 @@ class TagsAnswer(ClassAnswer):
         index_of = {name: index for index, name in enumerate(names)}
         indices = [[index_of[tag] for tag in tags] for tags in labels]
         return pd.Series(indices, labels.index)
+
+    @classmethod
+    def read_predictions(
+        cls, items: pd.DataFrame, names: Sequence[str], where: str, column: str
+    ) -> np.ndarray:
+        """Return the tags of each item as one text, spans in IOB2.
+
+        Tags that the task does not have are wrong answers. Raises InputError for tags that are no
+        spans where the task's are.
+        """
+        if are_span_tags(names):
+            _convert_table_to_iob2(items, where, column)
+        return np.array([" ".join(tags) for tags in items["label"]], object)
 
     def labels(self, table: pd.DataFrame) -> np.ndarray:
         return np.concatenate([np.asarray(tags, np.int64) for tags in table["label"]])

@@ -6,7 +6,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lineage.config.records import check_fraction, check_positive, parse_record
+from lineage.config.records import (
+    check_fraction,
+    check_non_negative,
+    check_positive,
+    parse_record,
+)
 from lineage.errors import InputError, shorten_value
 from lineage.results import HELDOUT_TEST_SET
 
@@ -45,6 +50,7 @@ OWN_TEST_SET_KEYS = (
     "group",
     "benchmark",
     "official_split",
+    "outside_systems",
 )
 # With `document_unit: file`, the columns are the name of the file's folder and its whole text.
 FILE_ITEM_COLUMNS = ("folder", "text")
@@ -117,6 +123,20 @@ class SplitLimits:
 
 
 @dataclass(frozen=True)
+class OutsideSystem:
+    """A system that is not trained here: a prompted model, a rule, last year's model."""
+
+    # A csv, tsv, json, jsonl or parquet file with the columns that the task reads, and `column`.
+    predictions: str
+    # The column of its predictions, which are written as the labels of the task are.
+    column: str = "prediction"
+    price_per_1000_items: float | None = None  # of its answers, in your currency
+
+    def __post_init__(self) -> None:
+        check_non_negative(self, "price_per_1000_items")
+
+
+@dataclass(frozen=True)
 class Task:
     """A task: its data and its kind. The kind checks which columns are named (`lineage.tasks`)."""
 
@@ -185,6 +205,9 @@ class Task:
     benchmark: str | None = None
     # The split of that benchmark that the test items are, in full; false: none.
     official_split: str | Literal[False] | None = None
+    # Systems that are not trained here, by the name of their rows. They are compared with the
+    # trained ones on the scored items, by their predictions.
+    outside_systems: dict[str, OutsideSystem] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_origin(self)
@@ -254,6 +277,13 @@ class Task:
         return {str(label): name for label, name in pairs}
 
     @property
+    def data_keys(self) -> dict[str, Any]:
+        """All keys as a tree, but the outside systems, which change no item."""
+        tree = dataclasses.asdict(self)
+        del tree["outside_systems"]
+        return tree
+
+    @property
     def is_text_pair(self) -> bool:
         """True if an item is two texts that are read together."""
         return self.choices is not None or self.context is not None or len(self.text or ()) == 2
@@ -275,7 +305,8 @@ def extra_test_task(task: Task, name: str, where: str) -> Task:
             )
     found = parse_record(Task, _given_keys(task, OWN_TEST_SET_KEYS) | own_keys, inner)
     splits = set(found.files or found.splits or ())
-    if found.kind != task.kind or splits != {"test"} or found.extra_test_sets or found.folds:
+    has_more = found.extra_test_sets or found.folds or found.outside_systems
+    if found.kind != task.kind or splits != {"test"} or has_more:
         raise InputError(
             f"{inner}: an extra test set holds test items of kind {task.kind} and nothing else; "
             "name only a test split"

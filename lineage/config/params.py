@@ -256,6 +256,7 @@ class Params:
                     "which it differs"
                 )
         self._check_ensembles()
+        self._check_outside_systems()
         for block in ("corpora", "tasks", "models"):
             for name in getattr(self, block):
                 if not NAME_PATTERN.fullmatch(name):
@@ -297,6 +298,17 @@ class Params:
                     f"{key}: only one of its members is in grid.adapt_models; name both there, "
                     "or neither"
                 )
+
+    def _check_outside_systems(self) -> None:
+        taken = RESERVED_MODEL_NAMES | set(self.models) | set(self.grid.ensembles)
+        for task_name, task in self.tasks.items():
+            for name in task.outside_systems:
+                if not NAME_PATTERN.fullmatch(name) or name in taken:
+                    raise ValueError(
+                        f"tasks.{task_name}.outside_systems: the name {shorten_value(name)!r} must "
+                        f"match {NAME_PATTERN.pattern} and differ from the names of models and "
+                        "baselines; choose another"
+                    )
 
     @property
     def max_adaptation_bytes(self) -> int:

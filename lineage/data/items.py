@@ -111,7 +111,7 @@ def check_task_files(
     if origin != "generated":
         for split, table in open_task_tables(resolved_task, root, where).items():
             if read_files:
-                table.check(_columns_to_read(resolved_task, split, table))
+                table.check(columns_to_read(resolved_task, split, table))
     for name in task.extra_test_sets:
         check_task_files(
             extra_test_task(task, name, where),
@@ -132,7 +132,7 @@ def build_items(
     splits = {}
     for split, table in raw.tables.items():
         if split != "unlabelled":
-            splits[split] = _make_items(table, split, kind, dropped[split])
+            splits[split] = make_items(table, split, kind, dropped[split])
     splits = apply_label_map(splits, raw.tables, dropped, where)
     label_warnings = kind.answer.warn_of_labels(splits, raw.task)
     label_columns = {split: raw.tables[split].task.label or "" for split in splits}
@@ -176,7 +176,7 @@ def _read_task(name: str, task: Task, kind: Kind, *, seed: int, root: Path, wher
     else:
         tables = {}
         for split, table in open_task_tables(resolved_task, root, where).items():
-            columns = table.read_columns(_columns_to_read(resolved_task, split, table))
+            columns = table.read_columns(columns_to_read(resolved_task, split, table))
             tables[split] = UserTable(columns, table.location, resolved_task)
         _check_first_lines(resolved_task, kind, tables)
         raw = _RawTask(resolved_task, tables)
@@ -184,13 +184,13 @@ def _read_task(name: str, task: Task, kind: Kind, *, seed: int, root: Path, wher
         place = f"{where}.extra_test_sets.{extra_name}"
         extra_task, _ = resolve_origin(extra_test_task(task, extra_name, where), root, place)
         table = open_task_tables(extra_task, root, place)["test"]
-        columns = table.read_columns(_columns_to_read(extra_task, "test", table))
+        columns = table.read_columns(columns_to_read(extra_task, "test", table))
         extra_table = UserTable(columns, table.location, extra_task)
         raw.tables[EXTRA_TEST_PREFIX + extra_name] = extra_table
     return raw
 
 
-def _columns_to_read(task: Task, split: str, table: DataTable) -> list[str]:
+def columns_to_read(task: Task, split: str, table: DataTable) -> list[str]:
     """Return the columns that are read from a split; of unlabelled text only the text.
 
     If `columns` names a label in the lines of unlabelled text, it is read too:
@@ -284,7 +284,7 @@ def name_generated_columns(task: Task, kind: Kind) -> Task:
     return dataclasses.replace(task, group="group", **column_keys)
 
 
-def _make_items(
+def make_items(
     user_table: UserTable, split: str, kind: Kind, dropped: dict[str, int]
 ) -> pd.DataFrame:
     """Make the kind's items. Their `id` is the split and the row of the user's table, from 1.

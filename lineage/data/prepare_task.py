@@ -53,7 +53,7 @@ def locate_task(name: str, task: Task, *, seed: int, root: Path, where: str) -> 
         name,
         build,
         fingerprint=task_fingerprint(task, root, where),
-        parameters=asdict(task),
+        parameters=task.data_keys,
         seed=seed,
         kind_digest=kind_digest(kind),
     )

@@ -233,9 +233,9 @@ def count_repeats_in_train(
     """Count the items of each other split whose texts occur in train; none are removed."""
     if "train" not in splits:
         return {}
-    train_texts = set(_item_texts(splits["train"], task, kind))
+    train_texts = set(item_texts(splits["train"], task, kind))
     return {
-        split: int(_item_texts(table, task, kind).isin(train_texts).sum())
+        split: int(item_texts(table, task, kind).isin(train_texts).sum())
         for split, table in splits.items()
         if split not in ("train", "unlabelled")
     }
@@ -250,7 +250,7 @@ def count_repeats_in_folds(
     """
     if not task.folds:
         return {}
-    texts = _item_texts(splits["train"], task, kind)
+    texts = item_texts(splits["train"], task, kind)
     units = splits["train"]["group"] if task.group else texts.index.to_series()
     return {"train": int((units.groupby(texts).transform("nunique") > 1).sum())}
 
@@ -272,7 +272,7 @@ def describe_repeats(info: TaskInfo) -> list[str]:
     return warnings
 
 
-def _item_texts(table: pd.DataFrame, task: Task, kind: Kind) -> "pd.Series[Any]":
+def item_texts(table: pd.DataFrame, task: Task, kind: Kind) -> "pd.Series[Any]":
     """Return all that is read of each item as one text; symmetric pairs are sorted."""
     columns = [column for column in kind.identity_columns if column in table]
     rows = table[columns].astype(str).itertuples(index=False)

@@ -82,6 +82,11 @@ class Method(Checked):
     # labels is better on validation.
     keeps_network: ClassVar[bool] = True
 
+    @property
+    def family(self) -> str:
+        """The column `family` of the results of a method without a model."""
+        return self.name
+
     def unsupported_note(self, context: TaskContext) -> Note | None:
         """Return why no system of the method can be evaluated on the task; None if it can."""
         if not context.task.scored_splits:

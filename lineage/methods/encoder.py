@@ -91,7 +91,7 @@ class TaskContext:
 
     def name_model(self, run: EvalRun) -> dict[str, str]:
         """Return the columns `model` and `family` of a run's rows."""
-        return {"model": run.method, "family": run.method}
+        return {"model": run.method, "family": self.settings.methods[run.method].family}
 
     def adapt_text(self, init: Init) -> Literal["none", "task", "general"]:
         """Return the text that a model was adapted to: the task's, or the corpus (general)."""

@@ -5,7 +5,7 @@ To add a method, write its file and give it a field here; to add a baseline, an 
 """
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from lineage.methods.copying import CopyMethod
 from lineage.methods.finetuning import FinetuneMethod
 from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.majority import MajorityMethod
+from lineage.methods.outside import OutsideMethod
 from lineage.methods.saved import RECORD_FILE, AnswerItems, SavedSystem, read_record
 from lineage.methods.sentence_probability import SentenceProbabilityMethod
 from lineage.methods.setfit import SetfitMethod
@@ -128,13 +129,21 @@ class Baselines:
     methods: dict[str, Method]
 
 
-def list_baselines(tfidf_C: Sequence[float] = Grid.tfidf_C) -> Baselines:
-    """Return the baselines of every task; some suit some kinds of task only."""
+def list_baselines(
+    tfidf_C: Sequence[float] = Grid.tfidf_C,
+    outside_predictions: Mapping[str, Mapping[str, str]] | None = None,
+) -> Baselines:
+    """Return the baselines of every task; some suit some kinds of task only.
+
+    `outside_predictions` are those of the task's outside systems, by their names and by item id.
+    """
+    outside = (outside_predictions or {}).items()
     methods: list[Method] = [
         MajorityMethod(),
         TfidfMethod.with_values(tfidf_C),
         ChanceMethod(),
         CopyMethod(),
+        *(OutsideMethod(name=name, predictions=answers) for name, answers in outside),
     ]
     return Baselines({method.name: method for method in methods})
 

@@ -1,8 +1,9 @@
 """The decisions in sentences, the same on the page, in MLflow, in Prefect and on screen."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from lineage.analysis.decision import Choice, Decision
+from lineage.analysis.outside import find_outside_leads
 from lineage.analysis.records import Analysis, Standing, System, group_by
 from lineage.report.formatting import (
     format_build_time,
@@ -11,6 +12,7 @@ from lineage.report.formatting import (
     format_model,
     format_percent,
     format_range,
+    format_system,
     format_transfer,
     format_use,
     join_with_and,
@@ -100,7 +102,7 @@ def lacks_gain(analysis: Analysis, decision: Decision, choice: Choice) -> bool:
 
 
 def describe_limits(analysis: Analysis, decision: Decision) -> list[str]:
-    """Tell what tests do not show, where more labels are, and which methods were not run."""
+    """Tell what tests do not show, where more labels are, and what the decision left out."""
     limits = []
     if decision.use.standing.above_chance and lacks_gain(analysis, decision, decision.use):
         limits.append("Trained again, it is not shown to be better than TF-IDF.")
@@ -108,6 +110,11 @@ def describe_limits(analysis: Analysis, decision: Decision) -> list[str]:
         limits.append(
             f"{decision.unused_labels:,} more labelled items are available: raise the task's limit."
         )
+    limits += [
+        f"{format_system(one.second)} is shown to be better than the best system trained here, by "
+        f"{format_percent(-one.difference)} points."
+        for one in find_outside_leads(analysis, decision.setting)
+    ]
     if decision.omitted:
         methods = [format_transfer(one.transfer, one.head) for one in decision.omitted]
         limits.append(f"Not run with {decision.train_examples:,} labels: {join_with_and(methods)}.")
@@ -222,7 +229,20 @@ def summarize_decisions(analysis: Analysis, decisions: Sequence[Decision]) -> st
         if has_other_uses:
             answer = f"With the most labels, {answer[0].lower()}{answer[1:]}"
         answers.append(answer)
-    return " ".join(answers)
+    return " ".join([*answers, *_describe_outside_leads(analysis, largest.values())])
+
+
+def _describe_outside_leads(analysis: Analysis, decisions: Iterable[Decision]) -> Iterator[str]:
+    """Name the outside systems that are shown to be better than all that is trained here."""
+    leads = [
+        lead for decision in decisions for lead in find_outside_leads(analysis, decision.setting)
+    ]
+    for system, own in group_by(leads, lambda one: one.second).items():
+        tasks = [f"{one.task} (by {format_percent(-one.difference)} points)" for one in own]
+        yield (
+            f"{format_system(system)} is shown to be better than the best system trained here for "
+            f"{join_with_and(tasks)}."
+        )
 
 
 def _answer_key(decision: Decision) -> tuple[str, str]:

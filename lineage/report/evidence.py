@@ -19,6 +19,7 @@ from lineage.analysis.records import (
     PretrainingBudget,
     Setting,
     System,
+    analysis_to_json,
     record_to_json,
 )
 from lineage.config.params import Params, read_params
@@ -84,7 +85,7 @@ def write_report(folder: Path, analysis: Analysis, facts: ReportFacts) -> list[D
     versions.write_plots(folder / "plots", analysis)
     content = {
         "decisions": record_to_json(decisions),
-        **record_to_json(analysis),
+        **analysis_to_json(analysis),
         "provenance": record_to_json(facts.provenance),
         "model_descriptions": facts.model_descriptions,
         "disagreements": record_to_json(facts.disagreements),

@@ -6,9 +6,10 @@ from lineage.analysis.decision import SystemCost
 from lineage.analysis.records import Comparison, Failure, Setting, SwapConsistency, System
 from lineage.analysis.statistics import MIN_DEGREES_OF_FREEDOM
 from lineage.methods.registry import find_method_type
-from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY
+from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, OUTSIDE_FAMILY, PUBLIC_FAMILY
 
 PUBLIC_MARK = "public"
+OUTSIDE_MARK = "outside"
 CONTINUED_MARK = f"{PUBLIC_MARK}, continued"
 NO_VALUE = "–"
 # metric -> the unit behind a value, as in 25.1 BLEU, and the heading of a column
@@ -28,6 +29,7 @@ UNMATCHED_NOTES = {
     ENSEMBLE_FAMILY: " (two budgets)",
     JOINED_FAMILY: " (two budgets)",
     PUBLIC_FAMILY: f" ({PUBLIC_MARK})",
+    OUTSIDE_FAMILY: f" ({OUTSIDE_MARK})",
 }
 INIT_NAMES = {"adapted": "adapted", "target_only": "target text only", "random": "random init"}
 # Names of papers for models that are called as their family; other names are the user's.

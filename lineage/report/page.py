@@ -18,6 +18,7 @@ from lineage.report.decisions import (
 from lineage.report.formatting import format_si
 from lineage.report.section import Block, Figures, ReportData, Section, as_figure
 from lineage.report.sections.answer import summarize_ngram_comparisons
+from lineage.report.sections.outside_systems import describe_outside_systems
 from lineage.report.styles import format_model_name
 from lineage.report.task_notes import describe_fold_training
 
@@ -27,6 +28,7 @@ SECTIONS = (
     "what_to_use",
     "gains",
     "labels",
+    "outside_systems",
     "text",
     "quality_cost",
     "tasks",
@@ -110,6 +112,7 @@ def print_table(analysis: Analysis, decisions: Sequence[Decision], console: Cons
         limits = describe_limits(analysis, one) if one.label_count == "all" else []
         sentences = " ".join([describe_decision(one), *limits])
         lines.append(f"- {one.task}, {name_labels(one)}: {sentences}")
+    lines += describe_outside_systems(analysis)
     folds = {one.task: describe_fold_training(analysis, one.task) for one in analysis.tasks}
     lines += [f"{task}: {sentence}" for task, sentence in folds.items() if sentence]
     warning = summarize_ngram_comparisons(analysis.ngram_comparisons)

@@ -7,8 +7,8 @@ a triangle for Transformers, a square for static vectors, a diamond for public c
 from lineage.analysis.records import TWO_BUDGET_FAMILIES, AdaptationEffect, Analysis
 from lineage.report import figures
 from lineage.report.figures import Style
-from lineage.report.formatting import CONTINUED_MARK, PUBLIC_MARK, format_model
-from lineage.results import PUBLIC_FAMILY
+from lineage.report.formatting import CONTINUED_MARK, OUTSIDE_MARK, PUBLIC_MARK, format_model
+from lineage.results import OUTSIDE_FAMILY, PUBLIC_FAMILY
 
 # family -> the place of its colour in figures.PALETTE. Other families, and further models of a
 # family, take the places that are free.
@@ -69,6 +69,8 @@ def format_unmatched_reason(analysis: Analysis, model: str) -> str:
     if model in analysis.public_models:
         has_read_corpus = any(one.model == model and one.text_bytes for one in analysis.budget)
         return CONTINUED_MARK if has_read_corpus else PUBLIC_MARK
+    if analysis.model_families.get(model) == OUTSIDE_FAMILY:
+        return OUTSIDE_MARK
     if model in analysis.grid.ensembles:
         return f"two budgets: {' and '.join(analysis.grid.ensembles[model])}"
     if model in analysis.grid.two_budget_systems:  # its name tells whose budgets

@@ -7,6 +7,7 @@ from typing import Any
 from lineage.config.params import Params
 from lineage.config.records import suggest_nearest
 from lineage.data.checks import TextLengthLimit, check_corpus, check_task_data
+from lineage.data.outside_predictions import match_outside_predictions
 from lineage.errors import InputError
 from lineage.language import base_language, is_spaceless
 from lineage.networks.base import LanguageModelFamily, Public, Static
@@ -44,7 +45,7 @@ def check_study(params: Params) -> Models:
 def check_data(params: Params, models: Models, root: Path) -> dict[str, dict[str, Any]]:
     """Check the corpus and the tasks of a study against their data, and return their records.
 
-    A record has the name `corpora/NAME` or `tasks/NAME`. `models` are those of `check_study`.
+    A record has the name `corpora/NAME`, `tasks/NAME` or `outside_systems/NAME`. `models` are those of `check_study`.
     Relative files are looked up in `root`. Raises InputError.
     """
     vocab_sizes = {}
@@ -61,6 +62,7 @@ def check_data(params: Params, models: Models, root: Path) -> dict[str, dict[str
     for name in params.grid.tasks:
         limits = text_length_limits(params, models, name)
         records[f"tasks/{name}"] = check_task_data(name, params, root, limits)
+        records[f"outside_systems/{name}"] = match_outside_predictions(name, params, root)
     return records
 
 

@@ -8,6 +8,7 @@ params.yaml itself.
 import dataclasses
 from typing import Any
 
+from lineage.config.data import Task
 from lineage.config.params import Params
 from lineage.study.models import ModelConfig
 from lineage.tasks.base import list_sentence_tasks
@@ -42,11 +43,11 @@ def stage_records(params: Params, models: dict[str, ModelConfig]) -> dict[str, R
         "report": {
             "grid": grid,
             "report": _as_tree(params.report),
-            "tasks": {name: _as_tree(task) for name, task in params.tasks.items()},
+            "tasks": {name: _task_tree(task) for name, task in params.tasks.items()},
         },
     }
     for name in params.grid.tasks:
-        records[f"task-{name}"] = {"seed": params.seed, **_as_tree(params.tasks[name])}
+        records[f"task-{name}"] = {"seed": params.seed, **params.tasks[name].data_keys}
     for name in params.grid.models:
         records |= _model_records(params, models[name])
     return records
@@ -110,6 +111,11 @@ def _evaluation_grid(params: Params) -> Record:
         "label_counts": params.grid.label_counts,
         "tfidf_C": params.grid.tfidf_C,  # of the unigram control
     }
+
+
+def _task_tree(task: Task) -> Record:
+    """Return the keys of a task; without outside systems, as before that key existed."""
+    return _as_tree(task) if task.outside_systems else task.data_keys
 
 
 def _as_tree(record: Any) -> Record:

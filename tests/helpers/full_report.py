@@ -31,6 +31,7 @@ from lineage.analysis.records import (
     LabelForecast,
     NgramComparison,
     OurBenchmarkScore,
+    OutsidePrice,
     SeedProblem,
     SeedScore,
     SwapConsistency,
@@ -59,6 +60,7 @@ FULL_GRID = replace(
 ELMO = System("elmo", "elmo", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
 GPT = replace(ELMO, model="gpt", family="gpt")
 JOINED = replace(ELMO, model=joined_system_name("elmo", "word2vec"), family="joined")
+OUTSIDE = System("llm", "outside", *["none"] * 6)
 FAILED = SeedProblem(0, 2, "failed", (Note("error", "loss is | not finite"),))
 DESCRIPTIONS = [
     {"model": name, "unit": "words | pieces", "objective": "next <token>"}
@@ -98,7 +100,12 @@ def build_full_analysis(folder: Path) -> Analysis:
         analysis,
         grid=replace(FULL_GRID, ablation_of={"gpt": "elmo"}),
         scores=(*_spoil_scores(analysis), *_invent_scores()),
-        comparisons=(*analysis.comparisons, *_invent_continuation(analysis)),
+        comparisons=(
+            *analysis.comparisons,
+            *_invent_continuation(analysis),
+            *_invent_outside_tests(analysis),
+        ),
+        outside_prices=(OutsidePrice("sentiment", "llm", 2.4),),
         tasks=(*map(_spoil_data, analysis.tasks), _invent_task()),
         adaptation=_invent_adaptation(analysis),
         budget=tuple(replace(one, seconds=90.0, peak_memory_bytes=7e8) for one in analysis.budget),
@@ -215,7 +222,27 @@ def _invent_scores() -> list[SystemScore]:
         joined, system=replace(GPT, head="bilstm"), task="sentiment", kind="text_classification", seeds=(),
         problems=(FAILED,), mean=None, ci_low=None, ci_high=None
     )  # fmt: skip
-    return [joined, collapsed, translation, other, lost, replace(lost, label_count="100")]
+    outside = replace(
+        joined, system=OUTSIDE, task="sentiment", kind="text_classification", mean=0.7
+    )
+    outside_scores = [outside, replace(outside, label_count="100", train_examples=100)]
+    lost_scores = [lost, replace(lost, label_count="100")]
+    return [joined, collapsed, translation, other, *outside_scores, *lost_scores]
+
+
+def _invent_outside_tests(analysis: Analysis) -> list[Comparison]:
+    """Compare a system that is not trained here with one that is worse with 100 labels alone."""
+    return [
+        replace(
+            one,
+            comparison_type="outside",
+            second=OUTSIDE,
+            difference=-0.05 if one.label_count == "100" else 0.04,
+            verdict="worse" if one.label_count == "100" else "better",
+        )
+        for one in analysis.comparisons
+        if one.comparison_type == "tfidf" and one.task == "sentiment" and one.first == ELMO
+    ]
 
 
 def _invent_continuation(analysis: Analysis) -> list[Comparison]:

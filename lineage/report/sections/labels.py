@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from lineage.analysis.crossover import (
     LabelCurve,
     build_label_curves,
+    build_outside_curves,
     build_system_curve,
     find_overtaking,
     labels_needed,
@@ -18,6 +19,7 @@ from lineage.report.formatting import format_model, format_use, join_with_and, m
 from lineage.report.section import Figure, Figures, Paragraph, ReportData, Section
 from lineage.report.sections.crossovers import fold_crossovers
 from lineage.report.styles import model_style
+from lineage.results import OUTSIDE_FAMILY
 
 
 def build(report: ReportData) -> Section | None:
@@ -50,6 +52,8 @@ def _describe_panels(report: ReportData) -> tuple[Paragraph, ...]:
     largest = find_largest_decisions(report.decisions)
     if any(task in largest and largest[task].forecast is not None for task in tasks):
         text += " A bold dotted end is the forecast."
+    if any(build_outside_curves(report.analysis, task) for task in tasks):
+        text += " A dashed level line is an outside system; sentences are about the others."
     note = "Sentences are read off the mean scores; the table has the tests."
     return (Paragraph(text, only="html"), Paragraph(note, "note", only="html"))
 
@@ -65,6 +69,7 @@ def build_label_panels(analysis: Analysis, decisions: Sequence[Decision]) -> lis
         best = decision.use.standing.system.model if decision is not None else ""
         shown = [*curves, *_build_recommended_curves(analysis, task, curves, decisions)]
         sentence = describe_label_curves(shown, best=best)
+        shown += build_outside_curves(analysis, task)
         found.append(Figure(_draw_label_panel(analysis, shown, decision, size), sentence, task))
     return found
 
@@ -89,7 +94,7 @@ def _draw_label_panel(
     analysis: Analysis, curves: Sequence[LabelCurve], decision: Decision | None, size: PanelSize
 ) -> str:
     best = decision.use.standing.system.model if decision is not None else ""
-    uses = {format_use(curve.system) for curve in curves if curve.system.family != "tfidf"}
+    uses = {format_use(curve.system) for curve in curves} - {""}  # baselines have none
     most_labels = max(curve.train_examples[-1] for curve in curves)
     series: list[LineSeries] = []
     seen: set[str] = set()
@@ -105,7 +110,7 @@ def _draw_label_panel(
                 model_style(analysis, curve.system.model),
                 curve.train_examples,
                 curve.scores,
-                dashed=curve.system.model in seen,
+                dashed=curve.system.model in seen or curve.system.family == OUTSIDE_FAMILY,
                 bold=curve.system.model in (best, "tfidf"),
             )
         )

@@ -25,6 +25,7 @@ from lineage.report.formatting import (
     printed_gap,
 )
 from lineage.report.section import Figure, Figures, Paragraph, ReportData, Section
+from lineage.report.sections.outside_systems import describe_prices
 from lineage.report.styles import model_style
 
 
@@ -41,10 +42,15 @@ def build(report: ReportData) -> Section | None:
         f"{devices}"
     )
     short = f"With the most labels, the time to pretrain, adapt and train once. {devices}"
+    prices = describe_prices(report.analysis)
     return Section(
         "What quality costs",
         [Figures(panels, choose_layout(len(panels)), caption_below=True)],
-        aside=(Paragraph(text.strip(), only="html"), Paragraph(short.strip(), only="markdown")),
+        aside=(
+            Paragraph(text.strip(), only="html"),
+            Paragraph(short.strip(), only="markdown"),
+            *([Paragraph(prices)] if prices else []),
+        ),
         anchor="cost",
         link="Cost",
     )

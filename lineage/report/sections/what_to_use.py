@@ -56,6 +56,7 @@ from lineage.report.section import (
     Table,
 )
 from lineage.report.styles import model_style
+from lineage.results import OUTSIDE_FAMILY
 
 NEXT_STEPS = {
     "nothing above chance": "Label more, or let models read more text",
@@ -250,11 +251,14 @@ def _describe_figure(report: ReportData, count: str) -> str:
     reference = "TF-IDF"
     if any(one.system.model == "kneser_ney" for one in report.analysis.scores):
         reference += ", on minimal pairs a 5-gram model"
+    outside = ""
+    if any(one.system.family == OUTSIDE_FAMILY for one in report.analysis.scores):
+        outside = " Outside systems come last, and are not counted among the best."
     return (
         f"**{title}.** Further right is better; lines are {report.confidence} intervals. Filled "
         "marks may be the best, open ones are significantly worse than the best. The grey band is "
         f"{reference}, the dotted line chance. Small dots are the model's other systems: "
-        "validation chose among them, so some may score higher here."
+        f"validation chose among them, so some may score higher here.{outside}"
     )
 
 
@@ -285,6 +289,8 @@ def _draw_panel(analysis: Analysis, ranking: Ranking, width: int) -> str:
         if score.system.model == "kneser_ney" and score.mean is not None:
             reference = _interval_row(analysis, score)  # on minimal pairs
             rows.append(reference)
+        if score.system.family == OUTSIDE_FAMILY and score.mean is not None:
+            rows.append(_interval_row(analysis, score))
     return figures.draw_interval_panel(
         rows,
         title=ranking.task,
