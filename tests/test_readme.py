@@ -138,7 +138,10 @@ def shorten_study(path: Path) -> None:
     """Edit params.yaml by hand, as its comments invite to: two models and one seed."""
     text = path.read_text(encoding="utf-8")
     for line, shorter in (
-        ("models: [word2vec, elmo, gpt_modern, bert_modern, gpt_bert]", "models: [word2vec, gpt_modern]"),
+        (
+            "models: [word2vec, elmo, gpt_modern, bert_modern, gpt_bert]",
+            "models: [word2vec, gpt_modern]",
+        ),
         ("finetune_seeds: [0, 1]", "finetune_seeds: [0]"),
     ):
         assert line in text
