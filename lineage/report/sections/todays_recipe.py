@@ -47,8 +47,9 @@ def build(report: ReportData) -> Section | None:
         comparisons = compare(analysis, modern, historical)
         if comparisons:
             title = _name_pair(analysis, modern, historical)
-            blocks.append(Paragraph(describe(analysis, modern, historical, comparisons)))
-            blocks.append(Table(COLUMNS, _task_rows(analysis, comparisons), title=title))
+            lead = describe(analysis, modern, historical, comparisons)
+            rows = _task_rows(analysis, comparisons)
+            blocks.append(Table(COLUMNS, rows, title=title, lead=lead))
     return Section("What today's recipe is worth", blocks)
 
 
