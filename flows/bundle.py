@@ -144,6 +144,9 @@ def read_bundle(path: Path) -> Bundle:
 
 def _check_paths(path: Path, bundle: Bundle) -> None:
     """Raise InputError if a file would not lie where it belongs in a study."""
+    names = [stage.stage for stage in bundle.stages]
+    if not names or len(set(names)) < len(names) or not set(bundle.finished) <= set(names):
+        raise InputError(f"{path}: {INDEX_FILE}: its stages do not fit together; copy it again")
     done = [stage for stage in bundle.stages if stage.stage in bundle.finished]
     outputs = [output for stage in done for output in stage.outputs]
     metadata = [metadata_path(stage.stage) for stage in done]
@@ -154,8 +157,8 @@ def _check_paths(path: Path, bundle: Bundle) -> None:
         (bundle.results, [*outputs, *metadata, JOURNAL_DIR.as_posix()]),
         (bundle.resume, states),
     )
-    for names, folders in places:
-        for name in names:
+    for paths, folders in places:
+        for name in paths:
             is_plain = PurePosixPath(name).as_posix() == name and ".." not in name.split("/")
             if not is_plain or not lies_in(name, folders):
                 raise InputError(f"{path}: {name}: such a file is no part of a bundle; refused")

@@ -147,16 +147,25 @@ def accept_bundle(root: Path, path: Path) -> str:
             f"`lineage run-bundle {path} -o NEXT`"
         )
     with hold_study(root) as context, scratch_folder(root / STATE_DIR) as scratch:
-        done = _find_finished(path, bundle, _update_sources(context))
+        nodes = _update_sources(context)
+        done = _find_finished(path, bundle, nodes)
+        made = [output for node in done for output in node.outputs]
         for node in done:
-            _check_unchanged(path, bundle, node, context)
+            _check_unchanged(path, bundle, node.name, made, context)
         _check_declared(path, bundle, done)
-        new = _find_new(path, bundle, done, context)
+        stale = find_stale_stages(nodes, context.repository.read_stale_reasons())
+        new = [node for node in done if stale[node.name]]
+        for node in done:
+            if node not in new:
+                _check_same_result(path, bundle, node, root)
         unpack(path, bundle, scratch, bundle.results)
         for node in new:
             _put_in_place(node, scratch, context)
         _take_over_journals(scratch, [node.name for node in new])
-    lines = [f"{node.name}: {_describe(node, new, root)}" for node in done]
+    lines = [
+        f"{node.name}: {'accepted' if node in new else 'the study has this result already'}"
+        for node in done
+    ]
     lines += [
         f"{stage.stage}: not finished; go on with `lineage run-bundle {path} -o NEXT`"
         for stage in bundle.unfinished()
@@ -173,15 +182,19 @@ def _find_finished(path: Path, bundle: Bundle, nodes: Sequence[StageNode]) -> li
     return [node for node in nodes if node.name in bundle.finished]
 
 
-def _check_unchanged(path: Path, bundle: Bundle, node: StageNode, context: StageContext) -> None:
-    """Raise InputError if a stage would read something else now than it has read."""
-    (stage,) = [stage for stage in bundle.stages if stage.stage == node.name]
-    made = [output for other in bundle.stages for output in other.outputs]
-    now = _read_inputs(node.name, made, context)
+def _check_unchanged(
+    path: Path, bundle: Bundle, name: str, made: Collection[str], context: StageContext
+) -> None:
+    """Raise InputError if a stage would read something else now than it has read.
+
+    What other stages of the bundle have made for it comes with the bundle.
+    """
+    (stage,) = [stage for stage in bundle.stages if stage.stage == name]
+    now = _read_inputs(name, made, context)
     changes = list(list_changes(stage.inputs, now))
     if changes:
         raise InputError(
-            f"{path}: {node.name}: the study has changed since the stage was bundled: "
+            f"{path}: {name}: the study has changed since the stage was bundled: "
             f"{'; '.join(changes)}; undo that, or bundle the stage again"
         )
 
@@ -199,26 +212,14 @@ def _check_declared(path: Path, bundle: Bundle, done: Sequence[StageNode]) -> No
             raise InputError(f"{path}: {output} is missing in it; run the bundle again")
 
 
-def _find_new(
-    path: Path, bundle: Bundle, done: Sequence[StageNode], context: StageContext
-) -> list[StageNode]:
-    """Return the stages that have no result here. Raises InputError for a result of other bytes."""
-    stale = context.repository.read_stale_reasons()
-    new = []
-    for node in done:
-        if stale[node.name]:
-            new.append(node)
-            continue
-        here = digest_files(context.root, node.outputs)
-        there = {
-            name: digest for name, digest in bundle.results.items() if lies_in(name, node.outputs)
-        }
-        if here != there:
-            raise InputError(
-                f"{path}: {node.name}: the study has a result of other bytes already; to take the "
-                f"bundle's, remove {node.outputs[0]}"
-            )
-    return new
+def _check_same_result(path: Path, bundle: Bundle, node: StageNode, root: Path) -> None:
+    """Raise InputError if the study has another result of a stage: what follows may rest on it."""
+    there = {name: digest for name, digest in bundle.results.items() if lies_in(name, node.outputs)}
+    if digest_files(root, node.outputs) != there:
+        raise InputError(
+            f"{path}: {node.name}: the study has a result of other bytes already; to take the "
+            f"bundle's, remove {node.outputs[0]}"
+        )
 
 
 def _put_in_place(node: StageNode, scratch: Path, context: StageContext) -> None:
@@ -247,10 +248,3 @@ def _take_over_journals(scratch: Path, stages: Collection[str]) -> None:
                 journal.take_over(path)
         except journal.JournalError as error:
             print(f"{path.name}: MLflow does not get it: {error}", file=sys.stderr)
-
-
-def _describe(node: StageNode, new: Sequence[StageNode], root: Path) -> str:
-    if node not in new:
-        return "the study has this result already"
-    metadata = json.loads((root / metadata_path(node.name)).read_text(encoding="utf-8"))
-    return f"accepted; it took {metadata['seconds']:.0f} s on {metadata['host']}"

@@ -69,8 +69,7 @@ class StudyRepository:
         An input that is missing has no digest. Raises RepositoryError and StoppedError.
         """
         with self._use_dvc():
-            stage = self._load_stage(name)
-            self._begun.add(name)
+            stage = self._stages[name].reload()  # an object of its own: the inputs are noted in it
             stage.save_deps(allow_missing=True)
             entry = to_single_stage_lockfile(stage)
         return {key: value for key, value in entry.items() if key != "outs"}
