@@ -29,6 +29,7 @@ from flows.bundle import (
 from lineage.artifacts import read_json
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
+from lineage.runtime import journal
 from tests.helpers.checkout import (
     ROOT,
     command_environment,
@@ -164,6 +165,25 @@ def test_a_pretraining_in_pieces_elsewhere_ends_in_the_bytes_and_lock_entries_of
     assert metadata["seconds"] > 0
     assert metadata["cwd"].startswith(str(away))
     assert [*(study / ".lineage" / "unsent").glob("*.jsonl")], "the next run sends them to MLflow"
+
+
+def test_a_journal_from_elsewhere_waits_for_the_store_of_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = journal.StageRun("pretrain@gpt-0", "a run", {}, {}, {}, [], store="that of elsewhere")
+    writer = journal.JournalWriter(run)
+    writer.write("log_summary", {"loss": 1.0})
+    writer.release()
+    away = writer.path.rename(tmp_path / writer.path.name)
+    assert journal.list_waiting() == []
+    monkeypatch.setenv("LINEAGE_TRACKING_URI", "http://mlflow.example.org")
+    journal.take_over(away)
+    assert journal.list_waiting() == [writer.path]
+    assert [*journal.follow(writer.path)] == [[["log_summary", {"loss": 1.0}]]]
+    away.write_text("{}\n")
+    with pytest.raises(journal.JournalError):
+        journal.take_over(away)
 
 
 @pytest.fixture
