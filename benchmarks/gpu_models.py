@@ -1,6 +1,5 @@
 """For gpu.py: the models of the papers at full size, random batches, and the cost of training.
 
-`describe_machine` and `TableColumn` are also used by gpu_pretrain.py.
 Shapes: B items, T positions, V vocabulary, U distinct words of the batch, C bytes per word; a
 leading 2 is the direction.
 """

@@ -1,7 +1,7 @@
 """The `lineage` command. Each command is thin: it parses options and calls one function.
 
-All commands but `init` work on the study in the current folder. What a command needs is imported
-when it runs, since Prefect, DVC and torch take a second each.
+All commands but `init` and `run-bundle` work on the study in the current folder. What a command
+needs is imported when it runs, since Prefect, DVC and torch take a second each.
 """
 
 import contextlib
@@ -348,6 +348,53 @@ def export_command(
     from lineage.serving.export import export
 
     print(export(name, out, file_format=file_format, label_count=labels))
+
+
+@app.command()
+def bundle(
+    stages: Annotated[
+        list[str],
+        typer.Argument(help="Stages as `lineage plan` prints them, such as pretrain@gpt-0."),
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The file to write.")],
+) -> None:
+    """Pack stages into a file, for a machine that no server reaches, such as one with a GPU."""
+    from flows.bundle_home import make_bundle
+
+    print(make_bundle(Path.cwd(), stages, out))
+
+
+@app.command("run-bundle")
+def run_bundle_command(
+    file: Annotated[Path, typer.Argument(help="A file of `lineage bundle` or of this command.")],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="The file to write; it may be the same.")
+    ],
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help="Stop at a resume point after so many minutes. By default at the end."
+        ),
+    ] = None,
+) -> None:
+    """Run the stages of a bundle on this machine, which needs no study, git, server or DVC.
+
+    Exit code: 0 all have finished, 3 the time is up and the written file goes on, 2 bad input, 1
+    anything else.
+    """
+    from flows.bundle_run import run_bundle
+
+    raise typer.Exit(run_bundle(file, out, minutes=minutes))
+
+
+@app.command()
+def accept(
+    file: Annotated[Path, typer.Argument(help="A file that `lineage run-bundle` has written.")],
+) -> None:
+    """Put the results of a bundle into this study, as if its stages had run here."""
+    from flows.bundle_home import accept_bundle
+
+    print(accept_bundle(Path.cwd(), file))
 
 
 @app.command()

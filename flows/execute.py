@@ -129,9 +129,7 @@ def run_stage(name: str, *, context: StageContext, timeout_seconds: float) -> St
     from flows.repository import RepositoryError, StoppedError  # imported here, as above
 
     start_time = time.monotonic()
-    log_file = log_path(context.root, name)
-    log_file.parent.mkdir(parents=True, exist_ok=True)
-    log_file.write_text("")
+    log_file = _begin_log(context, name)
     ended: CommandEnd
     try:
         known = context.repository.take_known_result(name)
@@ -154,6 +152,33 @@ def run_stage(name: str, *, context: StageContext, timeout_seconds: float) -> St
             stream.write(f"ERROR: {error}\n")
         ended = 1
     seconds = time.monotonic() - start_time
+    return _make_result(name, ended, seconds, timeout_seconds=timeout_seconds, log_file=log_file)
+
+
+def run_without_dvc(
+    name: str, command: str, *, context: StageContext, timeout_seconds: float
+) -> StageResult:
+    """Run the command of a stage whose inputs are in place, as `run_stage` does, and keep nothing.
+
+    The machine needs no DVC.
+    """
+    start_time = time.monotonic()
+    log_file = _begin_log(context, name)
+    ended = _run(command, name, context=context, log_name=name, timeout_seconds=timeout_seconds)
+    seconds = time.monotonic() - start_time
+    return _make_result(name, ended, seconds, timeout_seconds=timeout_seconds, log_file=log_file)
+
+
+def _begin_log(context: StageContext, name: str) -> Path:
+    log_file = log_path(context.root, name)
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    log_file.write_text("")
+    return log_file
+
+
+def _make_result(
+    name: str, ended: CommandEnd, seconds: float, *, timeout_seconds: float, log_file: Path
+) -> StageResult:
     if ended == 0:
         return StageResult(name, "ran", seconds)
     if ended == "stopped":

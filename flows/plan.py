@@ -386,6 +386,27 @@ def _changed_parameters(stage: PipelineStage) -> Iterator[str]:
             yield from _differences(key, before.get(key), now.get(key))
 
 
+def list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how a stage's command, inputs and parameters differ between two entries of dvc.lock.
+
+    The words are those of `list_stale_reasons`.
+    """
+    if before.get("cmd") != now.get("cmd"):
+        yield "command changed"
+    inputs = [{item.get("path"): item for item in entry.get("deps", ())} for entry in (before, now)]
+    for path in sorted({*inputs[0], *inputs[1]}):
+        if inputs[0].get(path) != inputs[1].get(path):
+            yield f"input {path} modified"
+    values = [_values_by_key(entry.get("params", {})) for entry in (before, now)]
+    for key in sorted({*values[0], *values[1]}):
+        yield from _differences(key, values[0].get(key), values[1].get(key))
+
+
+def _values_by_key(params: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the parameters of an entry without the names of their files."""
+    return {key: value for values in params.values() for key, value in values.items()}
+
+
 def _differences(key: str, before: object, now: object) -> Iterator[str]:
     """Yield a reason for each single value below a key that has changed."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):

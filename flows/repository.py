@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dvc.lock import LockError
 from dvc.rwlock import rwlock
@@ -62,6 +62,17 @@ class StudyRepository:
         """Return why each stage would run by itself."""
         with self._use_dvc(alone=False):
             return {name: tuple(list_stale_reasons(one)) for name, one in self._stages.items()}
+
+    def read_inputs(self, name: str) -> dict[str, Any]:
+        """Return what dvc.lock would say about a stage's command, inputs and parameters now.
+
+        An input that is missing has no digest. Raises RepositoryError and StoppedError.
+        """
+        with self._use_dvc():
+            stage = self._stages[name].reload()  # an object of its own: the inputs are noted in it
+            stage.save_deps(allow_missing=True)
+            entry = to_single_stage_lockfile(stage)
+        return {key: value for key, value in entry.items() if key != "outs"}
 
     def take_known_result(self, name: str, *, pull: bool = False) -> Literal["fresh", "cached", ""]:
         """Return "fresh" if a stage need not run, or "cached" if its result came from the cache.

@@ -1,11 +1,12 @@
 """Run the whole graph of a study once: run `sources`, and then what is stale."""
 
+import contextlib
 import dataclasses
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -90,18 +91,13 @@ def run_study(
     open_study(root)
     if options.commit:
         check_can_commit(root)
-    with hold_run_lock(root):
-        start_stage_server(root)
-        wait_for_stages(root)
-        _remove_broken_locks(root)
-        check_places(root)
+    with hold_study(root, flow_run_id=flow_run_id) as context:
         warning = check_database()
         if warning:
             print(warning, file=sys.stderr)
         if options.workers:
             prepare_remote(root)
-        context = _stage_context(root, flow_run_id=flow_run_id)
-        nodes = _read_valid_graph(root)
+        nodes = read_valid_graph(root)
         cache = read_cache_folder(root)
         jobs = options.jobs or read_runtime_settings().jobs or default_jobs(context.threads)
         try:
@@ -125,6 +121,20 @@ def run_study(
     return exit_status
 
 
+@contextlib.contextmanager
+def hold_study(root: Path, *, flow_run_id: str = "") -> Iterator[StageContext]:
+    """Keep other runs away from a study, and yield the context of its stages.
+
+    Raises InputError if another run is under way, or if a stage could not write.
+    """
+    with hold_run_lock(root):
+        start_stage_server(root)
+        wait_for_stages(root)
+        _remove_broken_locks(root)
+        check_places(root)
+        yield _stage_context(root, flow_run_id=flow_run_id)
+
+
 def _remove_broken_locks(root: Path) -> None:
     """Remove DVC's rwlock file if a kill has cut it short: DVC would refuse every later command."""
     path = root / ".dvc" / "tmp" / "rwlock"
@@ -136,7 +146,7 @@ def _remove_broken_locks(root: Path) -> None:
         path.unlink()
 
 
-def _stage_context(root: Path, *, flow_run_id: str = "") -> StageContext:
+def _stage_context(root: Path, *, flow_run_id: str) -> StageContext:
     """Return the context of the study's stages, which record the version of the study."""
     version = find_study_version(root)
     environment = {
@@ -148,7 +158,7 @@ def _stage_context(root: Path, *, flow_run_id: str = "") -> StageContext:
     return StageContext(root, environment, read_threads(root))
 
 
-def _read_valid_graph(root: Path) -> list[StageNode]:
+def read_valid_graph(root: Path) -> list[StageNode]:
     """Read the graph of stages. Raises InputError, with what is wrong in params.yaml if it is."""
     try:
         return read_graph(root)
@@ -261,7 +271,7 @@ def _print_summary(root: Path, *, exit_status: int, results: dict[str, StageResu
 def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:
     """Return the stages of a study, and why each would run. Raises InputError."""
     open_study(root)
-    nodes = _read_valid_graph(root)
+    nodes = read_valid_graph(root)
     if not is_running(root) and params_have_changed(root):
         refresh_records()
     return nodes, find_stale_stages(nodes, read_stale_reasons(root))

@@ -48,7 +48,7 @@ def make_runner(
 
     def try_worker(node: StageNode) -> StageResult | None:
         """Return the result of a worker, or None if the stage has to run here."""
-        if run_remotely is None or workers_are_gone.is_set() or _must_run_here(node, context.root):
+        if run_remotely is None or workers_are_gone.is_set() or must_run_here(node, context.root):
             return None
         try:
             return run_remotely(node, context)
@@ -79,7 +79,7 @@ def make_runner(
     return _check_cached_results(run, context, cache)
 
 
-def _must_run_here(node: StageNode, root: Path) -> bool:
+def must_run_here(node: StageNode, root: Path) -> bool:
     """Return whether a stage reads the user's files, which workers do not have."""
     if node.pool == "local":
         return True

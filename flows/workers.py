@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import platform
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +39,15 @@ from flows.execute import (
     run_module,
     run_stage,
     stage_file_name,
-    wait_for_stages,
+)
+from flows.handover import (
+    StageRequest,
+    check_package,
+    make_request,
+    open_scratch_study,
+    remove,
+    study_name,
+    worker_home,
 )
 from flows.plan import (
     RemoteStore,
@@ -54,15 +61,10 @@ from flows.repository import RepositoryError, StoppedError
 from flows.resume_points import ResumePoints
 from flows.stage_process import start_server
 from flows.waiting import WaitReports, WorkerWait
-from lineage import __version__
 from lineage.errors import InputError
-from lineage.runtime.code import package_digest
-from lineage.runtime.locks import try_lock
-from lineage.runtime.provenance import SOURCES_DIR, compute_pipeline_id, read_package_version
 from lineage.runtime.settings import (
     METADATA_DIR,
     SQLITE_PREFIX,
-    STATE_DIR,
     read_runtime_settings,
     resolve_tracking_uri,
 )
@@ -71,7 +73,6 @@ MAX_ATTEMPTS = 3  # of a stage whose worker was lost or killed; it resumes
 POLL_SECONDS = 1.0
 # How long a stage waits for a server that does not answer: `lineage up` starts it again in 20 s.
 NO_SERVER_SECONDS = 60.0
-KEPT_ON_WORKERS = (".dvc", str(STATE_DIR))  # between two stages: the cache, and resume state
 # Further imports of a worker's processes: DVC's commands, and Prefect's start of a flow run.
 MODULES_OF_WORKERS = ("dvc.cli.parser", "dvc.repo", "prefect.logging.loggers")
 ARTIFACT_PREFIX = "stage-"  # of the keys of Prefect artifacts in which workers report
@@ -80,19 +81,13 @@ ARTIFACT_PREFIX = "stage-"  # of the keys of Prefect artifacts in which workers 
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True)
-class RemoteStage:
+@dataclass(frozen=True, kw_only=True)
+class RemoteStage(StageRequest):
     """Everything that a worker needs to run a stage, besides the package and the DVC remote."""
 
-    stage: str
     upstream: list[str]  # the stages whose outputs it reads
-    code_digest: str  # of the package: the worker's must be the same
-    files: dict[str, str]  # texts of files of the study: params.yaml and dvc.yaml
     lock_entries: dict[str, Any]  # entries of dvc.lock: of the upstream stages
     remote: dict[str, Any]  # the name and the settings of the DVC remote
-    threads: int
-    timeout_seconds: float
-    environment: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -160,7 +155,7 @@ def _try_workers(
         if result.succeeded:
             return result
         if pulled.succeeded:  # the worker had finished it before it was lost
-            ResumePoints(context.root, node.name, study=_study_name(context)).remove()
+            ResumePoints(context.root, node.name, study=study_name(context)).remove()
             return pulled
         if not result.was_killed:
             return result
@@ -175,42 +170,23 @@ def _try_workers(
         )
 
 
-def _study_name(context: StageContext) -> str:
-    return context.root.resolve().name
-
-
 def _make_request(node: StageNode, context: StageContext) -> RemoteStage:
     """Collect what the worker needs from the study."""
     root = context.root
     remote = read_default_remote(root)
     assert remote is not None, "the run has prepared it"
-    # The copy of params.yaml that this run goes by.
-    params = (root / SOURCES_DIR / "params.yaml").read_text(encoding="utf-8")
-    graph = (root / "dvc.yaml").read_text(encoding="utf-8")
+    request = make_request(node.name, node.timeout_seconds, context)
+    tracking_uri = resolve_tracking_uri()
+    if "@" not in tracking_uri:  # before it there is a password, which must not travel
+        request.environment["LINEAGE_TRACKING_URI"] = tracking_uri
     return RemoteStage(
-        stage=node.name,
+        **vars(request),
         upstream=list(node.upstream),
-        code_digest=read_package_version(root).code_digest,
-        files={"params.yaml": params, "dvc.yaml": graph},
         # With the stage's own entry, DVC would not see that an input differs from it: the worker
         # has no copy of the inputs yet.
         lock_entries=read_lock_entries(root, node.upstream),
         remote=asdict(remote),
-        threads=context.threads,
-        timeout_seconds=node.timeout_seconds,
-        environment=_worker_environment(context),
     )
-
-
-def _worker_environment(context: StageContext) -> dict[str, str]:
-    environment = dict(context.environment)
-    # The worker's folder has another name, and lacks some records.
-    environment["LINEAGE_STUDY"] = _study_name(context)
-    environment["LINEAGE_PIPELINE_ID"] = compute_pipeline_id(context.root)
-    tracking_uri = resolve_tracking_uri()
-    if "@" not in tracking_uri:  # before it there is a password, which must not travel
-        environment["LINEAGE_TRACKING_URI"] = tracking_uri
-    return environment
 
 
 def _pull_result(node: StageNode, *, context: StageContext) -> StageResult:
@@ -364,7 +340,11 @@ def run_remote_stage(remote_stage: RemoteStage) -> StageResult:
     """Run one stage on the worker, in a scratch study; push its outputs and report."""
     name = remote_stage.stage
     try:
-        _check_package(remote_stage)
+        check_package(
+            remote_stage,
+            whose="its",
+            remedy="install the same version there, and start the worker again",
+        )
         with _prepare_scratch_study(remote_stage) as root:
             report = _run_in_scratch_study(remote_stage, root)
     except InputError as error:
@@ -378,15 +358,6 @@ def run_remote_stage(remote_stage: RemoteStage) -> StageResult:
 def _failed_report(name: str, error: Exception, exit_status: int) -> WorkerReport:
     message = f"{name}: on the worker {platform.node()}: {error}"
     return WorkerReport(StageResult(name, "failed", 0.0, exit_status, message))
-
-
-def _check_package(remote_stage: RemoteStage) -> None:
-    """Raise InputError unless this worker runs the code that the study was started with."""
-    if package_digest() != remote_stage.code_digest:
-        raise InputError(
-            f"its lineage {__version__} has other code than the one that runs the study; install "
-            "the same version there, and start the worker again"
-        )
 
 
 def _run_in_scratch_study(remote_stage: RemoteStage, root: Path) -> WorkerReport:
@@ -417,50 +388,14 @@ def _run_in_scratch_study(remote_stage: RemoteStage, root: Path) -> WorkerReport
 
 @contextlib.contextmanager
 def _prepare_scratch_study(remote_stage: RemoteStage) -> Iterator[Path]:
-    """Yield a free folder of this worker, made a study by the files of the request.
-
-    Of earlier stages it holds only DVC's cache and resume state.
-    """
-    home = Path(os.environ.get("LINEAGE_WORKER_HOME") or Path.home() / ".cache" / "lineage")
-    with _claim_slot(home) as folder:
-        root = folder / "study"
-        wait_for_stages(root)
-        root.mkdir(exist_ok=True)
-        for path in root.iterdir():
-            if path.name not in KEPT_ON_WORKERS:
-                _remove(path)
+    """Yield a scratch study of this worker that can pull the inputs of the stage."""
+    with open_scratch_study(worker_home(), remote_stage.files) as root:
         if not (root / ".dvc" / "config").is_file():
-            _remove(root / ".dvc")
+            remove(root / ".dvc")
             init_dvc(root)
         set_default_remote(root, RemoteStore(**remote_stage.remote))
-        for name, text in remote_stage.files.items():
-            (root / name).write_text(text, encoding="utf-8")
         lock = {"schema": "2.0", "stages": remote_stage.lock_entries}
         with (root / "dvc.lock").open("w", encoding="utf-8") as stream:
             YAML().dump(lock, stream)
         with contextlib.chdir(root):  # DVC looks there
             yield root
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _claim_slot(home: Path) -> Iterator[Path]:
-    """Yield the first folder that no other stage uses on this machine.
-
-    A worker that runs several stages at a time needs several folders.
-    """
-    number = 0
-    while True:
-        folder = home / str(number)
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "lock").open("w") as stream:
-            if try_lock(stream):
-                yield folder
-                return
-        number += 1

@@ -25,6 +25,7 @@ FLOWS_MAY_IMPORT = {
     "lineage.errors",
     "lineage.runtime.code",
     "lineage.runtime.database",
+    "lineage.runtime.journal",
     "lineage.runtime.locks",
     "lineage.runtime.provenance",
     "lineage.runtime.scratch",

@@ -77,7 +77,17 @@ def test_a_stage_that_is_killed_is_tried_three_times_and_each_try_is_reported(
 
 
 def try_workers(root: Path) -> StageResult:
-    remote_stage = workers.RemoteStage("make@a", [], "", {}, {}, {}, 1, 60.0, {})
+    remote_stage = workers.RemoteStage(
+        stage="make@a",
+        code_digest="",
+        files={},
+        threads=1,
+        timeout_seconds=60.0,
+        environment={},
+        upstream=[],
+        lock_entries={},
+        remote={},
+    )
     return workers._try_workers(
         NODE, remote_stage, StageContext(root), key="key", reports=WaitReports()
     )

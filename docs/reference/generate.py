@@ -197,7 +197,7 @@ def write_commands() -> str:
         "",
         f"`lineage COMMAND --help` prints the same. {GENERATED}",
         "",
-        "All commands but `init` work on the study in the current folder.",
+        "All commands but `init` and `run-bundle` work on the study in the current folder.",
         "",
         *table(("exit code", "meaning"), EXIT_CODES),
     ]

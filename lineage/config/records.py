@@ -49,7 +49,7 @@ def parse_yaml(text: str, path: Path) -> dict[str, Any]:
     """Parse one YAML 1.2 mapping; `path` is for messages. Raises InputError.
 
     The parser is the one of DVC, so that both read values such as 3e-4, no and 012 alike. It is
-    imported here, since a machine that only trains (benchmarks/gpu_pretrain.py) may not have it.
+    imported here, since a machine that only trains (benchmarks/gpu.py) may not have it.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError

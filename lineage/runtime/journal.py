@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ POLL_SECONDS = 5.0  # between two looks for new lines
 # How long a stage waits for MLflow, all in all. What is not sent by then is sent later.
 MAX_WAIT_SECONDS = 5.0
 END = "end"  # the last event
+# Set where no stage may ask MLflow: the journals go home with the results, and are sent there.
+KEEP_VARIABLE = "LINEAGE_KEEP_JOURNALS"
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 Event = tuple[str, dict[str, Any]]  # the name of a method, and its arguments
@@ -143,6 +145,20 @@ def follow(path: Path, is_closed: threading.Event | None = None) -> Iterator[lis
             lines = (rest + stream.read()).split("\n")
             rest = lines.pop()
             yield [_parse(line) for line in lines]
+
+
+def take_over(path: Path) -> None:
+    """Let the journal of another machine wait among those of this study, for its store.
+
+    Raises JournalError if it is damaged.
+    """
+    run = replace(read_stage_run(path), store=store_digest())
+    _, _, events = path.read_text(encoding="utf-8").partition("\n")
+    folder = JOURNAL_DIR.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f"{path.stem}.draft"
+    draft.write_text(json.dumps(asdict(run)) + "\n" + events, encoding="utf-8")
+    draft.rename(folder / path.name)
 
 
 def list_waiting() -> list[Path]:

@@ -16,6 +16,7 @@ from lineage.errors import describe_failure
 from lineage.runtime.database import find_database
 from lineage.runtime.journal import (
     END,
+    KEEP_VARIABLE,
     MAX_WAIT_SECONDS,
     JournalWriter,
     RunStatus,
@@ -109,12 +110,14 @@ class StageTracker(Tracker):
         self._run_id = ""
         self._run_is_known = threading.Event()
         self._has_sent = threading.Event()  # or cannot send now
+        if os.environ.get(KEEP_VARIABLE):
+            self._leave_journal()
+            return
         try:
             threading.Thread(target=self._send, name="MLflow", daemon=True).start()
         except RuntimeError as error:  # the machine allows no further thread
             print(f"tracking: MLflow gets the values of this stage later: {error}", file=sys.stderr)
-            self._run_is_known.set()
-            self._has_sent.set()
+            self._leave_journal()
 
     @property
     def run_id(self) -> str:
@@ -146,6 +149,11 @@ class StageTracker(Tracker):
                 "tracking: MLflow does not keep up; it gets the values of this stage later",
                 file=sys.stderr,
             )
+
+    def _leave_journal(self) -> None:
+        """Send nothing: the journal waits."""
+        self._run_is_known.set()
+        self._has_sent.set()
 
     def _write(self, method: str, arguments: Mapping[str, object]) -> None:
         if self._journal.is_closed.is_set():

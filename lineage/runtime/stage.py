@@ -7,6 +7,7 @@ function of parameters, data and code.
 
 import contextlib
 import json
+import math
 import os
 import platform
 import resource
@@ -181,7 +182,12 @@ class Stage:
                 job = bar.add_task(title, total=total, note="")
                 yield lambda done, note: bar.update(job, completed=done, note=note)
         else:
-            yield _progress_printer(title, total)
+            printer = _ProgressPrinter(title, total)
+            try:
+                yield printer.update
+            except SystemExit:  # ended by TERM: the last line says how far it is
+                printer.print_line()
+                raise
 
 
 def _progress_bar(console: Console) -> Progress:
@@ -196,25 +202,42 @@ def _progress_bar(console: Console) -> Progress:
     )
 
 
-def _progress_printer(title: str, total: float) -> ProgressCallback:
-    """Return a function that prints a line on stderr when the last one is ten seconds old."""
-    start_time = time.monotonic()
-    last_time = start_time
+class _ProgressPrinter:
+    """Prints a line on stderr when the last one is ten seconds old."""
 
-    def print_line(done: float, note: str) -> None:
-        nonlocal last_time
+    def __init__(self, title: str, total: float) -> None:
+        self._title = title
+        self._total = total
+        self._start_time = time.monotonic()
+        self._last_time = self._start_time
+        self._start: float | None = None  # what an earlier process had done
+        self._done = 0.0
+        self._note = ""
+
+    def update(self, done: float, note: str) -> None:
+        """Note what is done. It is printed if it is time to."""
+        if self._start is None:
+            self._start = done
+        self._done = done
+        self._note = note
         now = time.monotonic()
-        if now - last_time < PROGRESS_SECONDS:
+        if now - self._last_time >= PROGRESS_SECONDS:
+            self._last_time = now
+            self.print_line()
+
+    def print_line(self) -> None:
+        """Print what is done, and the seconds left at the speed of this process."""
+        if self._start is None:
             return
-        last_time = now
-        seconds_left = (now - start_time) * (total - done) / done if done else float("inf")
+        seconds = time.monotonic() - self._start_time
+        done_here = self._done - self._start
+        seconds_left = seconds * (self._total - self._done) / done_here if done_here else math.inf
         print(
-            f"{title} {100 * done / total:.0f} % {note} {seconds_left:.0f} s left",
+            f"{self._title} {100 * self._done / self._total:.0f} % {self._note} "
+            f"{seconds_left:.0f} s left",
             file=sys.stderr,
             flush=True,
         )
-
-    return print_line
 
 
 def run_stage(verb: str, work: Callable[[Stage], None]) -> NoReturn:

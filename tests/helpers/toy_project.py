@@ -310,6 +310,7 @@ def make_project(folder: Path) -> Project:
         "runtime/__init__",
         "runtime/code",
         "runtime/database",
+        "runtime/journal",
         "runtime/locks",
         "runtime/provenance",
         "runtime/scratch",

@@ -1,0 +1,230 @@
+"""Run the stages of a bundle on a machine that no server reaches: `lineage run-bundle`.
+
+The machine needs the package, and of its requirements only what the stages import: no DVC, Prefect,
+MLflow or git. When the time is up, a stage saves a resume point, which the next bundle holds.
+"""
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from flows.bundle import (
+    RESUME_DIR,
+    Bundle,
+    BundledStage,
+    check_stage,
+    digest_files,
+    lies_in,
+    metadata_path,
+    read_bundle,
+    unpack,
+    write_bundle,
+)
+from flows.execute import (
+    EXIT_BAD_INPUT,
+    StageContext,
+    StageResult,
+    log_path,
+    run_without_dvc,
+    stage_file_name,
+)
+from flows.handover import check_package, open_scratch_study, remove, worker_home
+from flows.stage_process import start_server
+from lineage.errors import InputError
+from lineage.runtime.journal import (
+    JOURNAL_DIR,
+    KEEP_VARIABLE,
+    SUFFIX,
+    JournalError,
+    read_stage_run,
+)
+from lineage.runtime.settings import check_writable
+
+SCRATCH_DIR = "bundles"  # beside the scratch studies of workers, which keep DVC's cache
+EXIT_UNFINISHED = 3  # the time is up
+LOG_SECONDS = 0.5  # between two looks for lines that a stage has printed
+
+
+def run_bundle(path: Path, out: Path, *, minutes: float | None) -> int:
+    """Run the stages that are left, for so many minutes, write a new bundle, and say how far it is.
+
+    Return the exit code: 0 if all stages have finished, 3 if the time is up, and else that of the
+    stage that failed. Raises InputError before anything runs.
+    """
+    stop_event = threading.Event()
+    with _stop_when(stop_event, minutes):
+        bundle = read_bundle(path)
+        _check_can_run(path, bundle)
+        check_writable(str(out.absolute().parent), purpose="the folder of the file to write")
+        files = bundle.stages[0].files
+        with open_scratch_study(worker_home() / SCRATCH_DIR, files) as root:
+            _unpack_study(path, bundle, root)
+            bundle, result = _run_stages(bundle, root, out, stop_event)
+            if result.outcome != "failed":  # after a failure its log is of use
+                remove(root)
+    return _print_outcome(out, bundle, result)
+
+
+def _check_can_run(path: Path, bundle: Bundle) -> None:
+    """Raise InputError unless stages are left, and this package is the one that is to run them."""
+    left = bundle.unfinished()
+    if not left:
+        raise InputError(
+            f"{path}: all its stages have run; at home, take their results with "
+            f"`lineage accept {path.name}`"
+        )
+    for stage in left:
+        check_stage(path, stage)
+        check_package(
+            stage,
+            whose="this machine's",
+            remedy=f"install here the lineage of the study, {bundle.version}",
+        )
+
+
+@contextlib.contextmanager
+def _stop_when(stop_event: threading.Event, minutes: float | None) -> Iterator[None]:
+    """Set the event when the time is up, and on the signals of a user or a scheduler of jobs."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop_event.set())
+    if minutes is None:
+        yield
+        return
+    timer = threading.Timer(60 * minutes, stop_event.set)
+    timer.daemon = True
+    timer.start()
+    yield
+    timer.cancel()
+
+
+def _unpack_study(path: Path, bundle: Bundle, root: Path) -> None:
+    """Make a scratch study of the bundle's files.
+
+    Resume state that a killed process has left here after the bundle was written goes further.
+    """
+    wanted = {**bundle.inputs, **bundle.results}
+    for stage in bundle.unfinished():
+        name = _resume_folder(stage)
+        here = [file.stat().st_mtime for file in (root / name).rglob("*") if file.is_file()]
+        if max(here, default=0.0) < bundle.written:
+            remove(root / name)
+            wanted |= {
+                file: digest for file, digest in bundle.resume.items() if lies_in(file, [name])
+            }
+    unpack(path, bundle, root, wanted)
+
+
+def _resume_folder(stage: BundledStage) -> str:
+    return (RESUME_DIR / stage_file_name(stage.stage)).as_posix()
+
+
+def _run_stages(
+    bundle: Bundle, root: Path, out: Path, stop_event: threading.Event
+) -> tuple[Bundle, StageResult]:
+    """Run what is left until a stage does not finish, and write the new bundle after each stage.
+
+    Return it with the result of the last stage.
+    """
+    variables = {KEEP_VARIABLE: "1"}
+    start_server(StageContext(root, variables).child_environment("server"))
+    for stage in bundle.unfinished():
+        print(f"running {stage.stage}", flush=True)
+        with _show_log(log_path(root, stage.stage)):
+            result = run_without_dvc(
+                stage.stage,
+                stage.command,
+                context=StageContext(
+                    root, {**stage.environment, **variables}, stage.threads, stop_event
+                ),
+                timeout_seconds=stage.timeout_seconds,
+            )
+        if result.succeeded:
+            bundle = replace(bundle, finished=(*bundle.finished, stage.stage))
+            print(f"{stage.stage}: finished in {result.seconds:.0f} s", flush=True)
+        bundle = _collect_files(bundle, root)
+        write_bundle(out, bundle, root)
+        if not result.succeeded:
+            break
+    return bundle, result
+
+
+def _collect_files(bundle: Bundle, root: Path) -> Bundle:
+    """Return the bundle with the files that are in the scratch study now."""
+    left = bundle.unfinished()
+    results = _find_journals(bundle, root)
+    for stage in bundle.stages:
+        if stage not in left:
+            results += [*stage.outputs, metadata_path(stage.stage)]
+    states = digest_files(root, [_resume_folder(stage) for stage in left])
+    return replace(
+        bundle,
+        written=time.time(),
+        inputs=bundle.inputs if left else {},
+        results=digest_files(root, results),
+        # Without drafts of a stage that was killed.
+        resume={name: digest for name, digest in states.items() if "/." not in name},
+    )
+
+
+def _find_journals(bundle: Bundle, root: Path) -> list[str]:
+    """Return the paths of what these stages have logged for MLflow, also in earlier runs."""
+    pipelines = {stage.stage: stage.environment["LINEAGE_PIPELINE_ID"] for stage in bundle.stages}
+    found = []
+    for path in sorted((root / JOURNAL_DIR).glob(f"*{SUFFIX}")):
+        with contextlib.suppress(JournalError):
+            run = read_stage_run(path)
+            if pipelines.get(run.stage) == run.pipeline:
+                found.append(path.relative_to(root).as_posix())
+    return found
+
+
+@contextlib.contextmanager
+def _show_log(path: Path) -> Iterator[None]:
+    """Print what a stage writes to its log, as it comes."""
+    has_ended = threading.Event()
+
+    def follow() -> None:
+        position = 0
+        is_last = False
+        while not is_last:
+            is_last = has_ended.wait(LOG_SECONDS)
+            with contextlib.suppress(FileNotFoundError), path.open(errors="replace") as stream:
+                stream.seek(position)
+                sys.stderr.write(stream.read())
+                sys.stderr.flush()
+                position = stream.tell()
+
+    path.unlink(missing_ok=True)
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
+
+
+def _print_outcome(out: Path, bundle: Bundle, result: StageResult) -> int:
+    """Say how far the stages are, and what comes next. Return the exit code."""
+    counts = f"{len(bundle.finished)} of {len(bundle.stages)} stages finished"
+    go_on = f"go on with `lineage run-bundle {out} -o NEXT`"
+    if result.succeeded:
+        print(f"{counts}; at home, take the results with `lineage accept {out.name}`")
+        return 0
+    if result.outcome == "failed":
+        print(result.message, file=sys.stderr)
+        print(f"{counts}; what they have done is in {out}")
+        return EXIT_BAD_INPUT if result.exit_status == EXIT_BAD_INPUT else 1
+    if bundle.resume:
+        print(f"{counts}; {result.name} was stopped at a resume point; {go_on}")
+    else:
+        print(
+            f"{counts}; {result.name} was stopped before its first resume point, so it begins "
+            f"again; give it more minutes, and {go_on}"
+        )
+    return EXIT_UNFINISHED
