@@ -121,6 +121,7 @@ def study(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_pretraining_in_pieces_elsewhere_ends_in_the_bytes_and_lock_entries_of_home(
     study: Path, tmp_path: Path
 ) -> None:
