@@ -1,7 +1,7 @@
 """Folders of `transformers`: config.json, model.safetensors and the tokenizer of BERT and GPT.
 
 Models trained here load there with equal outputs, and vice versa; the classes are its
-BERT, GPT-1 and GPT-2. Only safetensors are read, never a pickle.
+BERT, GPT-1, GPT-2 and, for modern GPT, NanoChat. Only safetensors are read, never a pickle.
 """
 
 import re
@@ -18,7 +18,13 @@ from torch import nn
 from lineage.artifacts import read_json, write_json
 from lineage.config.records import parse_record, suggest_nearest
 from lineage.errors import InputError
-from lineage.families import bert, gpt
+from lineage.families import bert, gpt, gpt_modern
+from lineage.families.modern_transformer import (
+    ROTARY_BASE,
+    ModernBlock,
+    ModernConfig,
+    ModernTransformer,
+)
 from lineage.networks import weights
 from lineage.networks.base import Encoder, Family
 from lineage.networks.layers.contextualizers import ContextualizerConfig
@@ -27,6 +33,7 @@ from lineage.networks.public_folders import HFConfig, check_hf_config
 from lineage.tokenizers.tokenizer import SPECIAL_TOKEN_TEMPLATES, Tokenizer
 
 TensorViews = dict[str, torch.Tensor]  # see `lineage.networks.weights`
+Exportable = bert.BertModel | gpt.GPTModel | ModernTransformer
 # Their activation -> ours. GPT-1 has its own meaning of "gelu".
 GELU_NAMES = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 HF_GELU_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
@@ -53,7 +60,7 @@ class HFLayout:
 
 
 def read_hf_folder(folder: Path) -> Encoder:
-    """Read a model, with its heads, that one of the three classes saved.
+    """Read a model, with its heads, that one of the four classes saved.
 
     Raises InputError if a file, a key or a tensor is missing, unexpected or does not fit; nothing
     is loaded then.
@@ -77,7 +84,7 @@ def read_hf_folder(folder: Path) -> Encoder:
     path = weights.find_weights_file(folder)
     tensors = weights.read_tensors(path, prefix=layout.prefix)
     weights.load_into_model(model, layout.tensor_views, tensors, path, ignored=IGNORED_TENSORS)
-    assert isinstance(model, bert.BertModel | gpt.GPTModel)
+    assert isinstance(model, Exportable)
     table = model.token_embeddings.weight
     copies: TensorViews = {"lm_head.weight": table, "cls.predictions.decoder.weight": table}
     if isinstance(model, bert.BertModel):
@@ -89,13 +96,15 @@ def read_hf_folder(folder: Path) -> Encoder:
 def write_hf_folder(model: Encoder, tokenizer: Tokenizer, folder: Path) -> None:
     """Write a model and its tokenizer for `AutoModelForPreTraining.from_pretrained`.
 
+    Modern GPT is written for `AutoModelForCausalLM`.
+
     Raises InputError for a model that the library has no class for, and for a tokenizer that
     normalizes text as its file cannot express.
     """
-    if not isinstance(model, bert.BertModel | gpt.GPTModel):
+    if not isinstance(model, Exportable):
         raise InputError(
             f"a {type(model).__name__} cannot be written for transformers; only models of the "
-            "families bert and gpt can"
+            "families bert, gpt and gpt_modern can"
         )
     model_type = _check_exportable(model)
     _check_tokenizer_exportable(model, model_type, tokenizer, folder)
@@ -121,8 +130,15 @@ def write_hf_folder(model: Encoder, tokenizer: Tokenizer, folder: Path) -> None:
     _write_tokenizer(tokenizer, model.config.max_positions, folder)
 
 
-def _check_exportable(model: bert.BertModel | gpt.GPTModel) -> str:
+def _check_exportable(model: Exportable) -> str:
     """Return the library's model type. Raises InputError if it has none."""
+    if isinstance(model, ModernTransformer):
+        if not model.causal:
+            raise InputError(
+                "a modern Transformer that reads both sides has no class in transformers; only "
+                "gpt_modern, which reads left to right, can be written"
+            )
+        return "nanochat"
     config = model.config
     if config.position_encoding != "learned":
         raise InputError(
@@ -140,7 +156,7 @@ def _check_exportable(model: bert.BertModel | gpt.GPTModel) -> str:
 
 
 def _check_tokenizer_exportable(
-    model: bert.BertModel | gpt.GPTModel, model_type: str, tokenizer: Tokenizer, folder: Path
+    model: Exportable, model_type: str, tokenizer: Tokenizer, folder: Path
 ) -> None:
     """Raise InputError if the tokenizer does not fit the model or cannot be written."""
     if (tokenizer.tokenizer_type == "wordpiece") != (model_type == "bert"):
@@ -385,6 +401,41 @@ def _gpt_tensor_views(model: gpt.GPTModel) -> TensorViews:
     return views
 
 
+def _nanochat_keys_from_hf(hf_config: HFConfig) -> dict[str, Any]:
+    for key in ("final_logit_softcapping", "tie_word_embeddings"):
+        hf_config[key]  # their defaults are not what our models do, so they must be given
+    num_key_value_heads = hf_config.get("num_key_value_heads")
+    if num_key_value_heads not in (None, hf_config["num_attention_heads"]):
+        raise ValueError(
+            f"num_key_value_heads is {num_key_value_heads}; only as many as num_attention_heads "
+            "can be read"
+        )
+    if (hf_config.get("rope_parameters") or {}).get("rope_theta") != ROTARY_BASE:
+        raise ValueError(f"rope_parameters: rope_theta is not {ROTARY_BASE:g}, the only one read")
+    return {}
+
+
+def _nanochat_keys_to_hf(config: ModernConfig) -> HFConfig:
+    return {
+        "num_key_value_heads": config.num_heads,
+        "rope_parameters": {"rope_type": "default", "rope_theta": ROTARY_BASE},
+        **NANOCHAT_VALUES,
+    }
+
+
+def _nanochat_tensor_views(model: ModernTransformer) -> TensorViews:
+    views: TensorViews = {"model.embed_tokens.weight": model.token_embeddings.weight}
+    for i, block in enumerate(model.blocks):
+        assert isinstance(block, ModernBlock)
+        layer = f"model.layers.{i}"
+        for part, name in enumerate(("q_proj", "k_proj", "v_proj")):
+            views[f"{layer}.self_attn.{name}.weight"] = block.qkv_3DD[part]
+        views[f"{layer}.self_attn.o_proj.weight"] = block.out_DD
+        views[f"{layer}.mlp.fc1.weight"] = block.ffn_in_FD
+        views[f"{layer}.mlp.fc2.weight"] = block.ffn_out_DF
+    return views
+
+
 BERT_LAYOUT = HFLayout(
     hf_class_name="BertForPreTraining",
     prefix="bert.",
@@ -431,8 +482,31 @@ GPT_LAYOUT = HFLayout(
     family=gpt.FAMILY,
     tensor_views=_gpt_tensor_views,
 )
+NANOCHAT_VALUES = {  # what our models do
+    "hidden_act": "relu2",
+    "attention_bias": False,
+    "final_logit_softcapping": None,
+    "tie_word_embeddings": True,
+}
+NANOCHAT_LAYOUT = HFLayout(
+    hf_class_name="NanoChatForCausalLM",
+    prefix="model.",
+    keys={
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "max_positions": "max_position_embeddings",
+        "hidden_size": "hidden_size",
+        "ffn_size": "intermediate_size",
+    },
+    required_values=NANOCHAT_VALUES,
+    other_keys_from_hf=_nanochat_keys_from_hf,
+    other_keys_to_hf=_nanochat_keys_to_hf,
+    family=gpt_modern.FAMILY,
+    tensor_views=_nanochat_tensor_views,
+)
 LAYOUTS = {
     "bert": BERT_LAYOUT,
     "openai-gpt": GPT_LAYOUT,
     "gpt2": replace(GPT_LAYOUT, hf_class_name="GPT2LMHeadModel"),
+    "nanochat": NANOCHAT_LAYOUT,
 }

@@ -136,6 +136,57 @@ def test_our_models_load_in_transformers_and_give_equal_outputs(name: str, tmp_p
     assert_close(actual_logits[batch.mask_BT], logits[batch.mask_BT])
 
 
+@torch.inference_mode()
+def test_modern_gpt_loads_as_nanochat_with_equal_outputs_and_is_read_back(tmp_path: Path) -> None:
+    """Modern GPT has random outputs here, since a new one begins as the identity."""
+    model, tokenizer = tiny.model("gpt_modern").eval(), tiny.tokenizer("gpt_modern")
+    for name, parameter in model.named_parameters():
+        if "out_" in name:
+            parameter.normal_(std=0.1, generator=torch.Generator().manual_seed(5))
+    huggingface.write_hf_folder(model, tokenizer, tmp_path)
+    hf_model, loading_info = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        assert not loading_info[kind], loading_info
+    hf_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    hf_tokenizer.padding_side = "right"
+    batch = tokenizer.collate([tokenizer.encode(text) for text in TEXTS])
+    inputs = hf_tokenizer(TEXTS, return_tensors="pt", padding=True)
+    assert torch.equal(inputs["input_ids"][batch.mask_BT], batch.ids_BT[batch.mask_BT])
+    logits = hf_model.eval()(**inputs).logits
+    assert_close(model.logits(model.encode(batch)[-1])[batch.mask_BT], logits[batch.mask_BT])
+    again = huggingface.read_hf_folder(tmp_path)
+    assert vars(again.config) == vars(model.config)  # type: ignore[arg-type]
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"final_logit_softcapping": 15.0}, "final_logit_softcapping is 15.0; only None"),
+        ({"final_logit_softcapping": ...}, "the key 'final_logit_softcapping' is missing"),
+        ({"num_key_value_heads": 1}, "num_key_value_heads is 1; only as many"),
+        ({"rope_parameters": {"rope_theta": 5e5}}, "rope_theta is not 10000"),
+    ],
+)
+def test_another_nanochat_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    huggingface.write_hf_folder(tiny.model("gpt_modern"), tiny.tokenizer("gpt_modern"), tmp_path)
+    path = tmp_path / "config.json"
+    config = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
+    with pytest.raises(InputError, match=message):
+        huggingface.read_hf_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["bert_modern", "gpt_bert"])
+def test_a_modern_transformer_of_both_sides_is_not_written(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="reads both sides has no class in transformers"):
+        huggingface.write_hf_folder(tiny.model(name), tiny.tokenizer(name), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("name", ["gpt1", "gpt2"])
 def test_generated_text_begins_and_ends_with_the_document_separator(
     name: str, tmp_path: Path
@@ -333,7 +384,7 @@ def test_a_model_is_not_written_with_the_tokenizer_of_another(
     ("bert", {"position_encoding": "none"}, "position_encoding is 'none'"),
     ("bert", {"direction": "left_to_right"}, "direction 'left_to_right'"),
     ("bert", {"contextualizer": "lstm"}, "contextualizer 'lstm'"),
-    *((name, {}, "cannot be written for transformers; only models of the families bert and gpt can") for name in ("elmo", "ulmfit", "taglm", "seq2seq", "sa_lstm", "context2vec")),
+    *((name, {}, "cannot be written for transformers; only models of the families bert, gpt and gpt_modern can") for name in ("elmo", "ulmfit", "taglm", "seq2seq", "sa_lstm", "context2vec")),
     *((name, {}, "cannot be written for transformers") for name in tiny.STATIC),
 ])  # fmt: skip
 def test_models_that_transformers_cannot_represent_are_not_exported(
