@@ -4,6 +4,7 @@ Shapes: B items, T positions, D width.
 """
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from lineage.errors import InputError
 from lineage.families.gpt_bert import CAUSAL, MASKED, MixedWindows, mixed_lm_loss
 from lineage.families.modern_transformer import ModernConfig, ModernTransformer, rms_norm
 from lineage.networks.batch import IGNORE_INDEX, Batch
+from lineage.training.masked_lm_batches import MaskedWindows
 from lineage.training.optimizers import (
     AdamW,
     Muon,
@@ -23,6 +25,7 @@ from lineage.training.optimizers import (
     set_learning_rates,
 )
 from tests.helpers import tiny
+from tests.helpers.trainings import pretrain_tiny_model
 
 TEXT = "the small dog sees a big cat near the old house"
 
@@ -149,6 +152,33 @@ def test_sequences_grow_masks_get_rarer_and_batches_keep_their_tokens() -> None:
     (only,) = pretrain_block("bert_modern", num_parts=1).phases
     assert only.settings.mlm_probability == pytest.approx(0.15), "a single part is the last"
     assert len(pretrain_block("gpt_modern").phases) == 1, "nothing changes"
+
+
+@pytest.mark.parametrize(
+    ("name", "pretrain"),
+    [("bert_modern", {}), ("gpt_bert", {"objective": "causal_then_masked"})],
+)
+def test_parts_of_one_length_are_one_reading_of_the_text(
+    name: str, pretrain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    original = MaskedWindows.read_windows
+
+    def record(sampler: MaskedWindows, index: int) -> Batch:
+        if sampler.seed != 0:  # validation has the seed 0
+            size = sampler.settings.batch_size
+            read.extend(sampler.order[index * size : (index + 1) * size].tolist())
+        return original(sampler, index)
+
+    text = tiny.corpus(name)
+    monkeypatch.setattr(MaskedWindows, "read_windows", record)
+    settings = pretrain | {"num_parts": 3, "batch_size": 2, "seq_len": 23}
+    output, _ = pretrain_tiny_model(name, tmp_path, 2 * text.text_bytes, pretrain=settings)
+    assert output.status == "ok"
+    counts = np.bincount(read, minlength=len(text.ids) // 21)
+    assert counts.min() == 2, "some text is read less often than other text"
+    # FLOPs are counted on the first batch of each part, and the last words fill no window.
+    assert counts.sum() - 2 * len(counts) < 0.01 * counts.sum()
 
 
 def test_causal_batches_come_first_in_whole_parts() -> None:

@@ -91,10 +91,7 @@ class ModernPretrainSettings(PretrainSettings):
 
     @property
     def phases(self) -> list[SettingsPhase]:
-        """The parts of the training; each reads text in an order of its own.
-
-        Parts in which nothing changes are one.
-        """
+        """The parts of the training. Parts in which nothing changes are one."""
         phases: list[SettingsPhase] = []
         for index in range(self.num_parts):
             settings = self.part(index)

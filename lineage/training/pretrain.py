@@ -194,13 +194,17 @@ def build_training(
 def _build_phases(
     checkpoint: Checkpoint, tokens: TokenizedCorpus, validation_tokens: TokenizedCorpus
 ) -> list[TrainPhase]:
+    """Build the parts of a training; those with batches of one shape are one reading of the text."""
     phases = []
+    seed = checkpoint.seed
+    shape = None
     for index, (end_progress, settings) in enumerate(checkpoint.pretrain.phases):
-        seed = checkpoint.seed
-        if index > 0:  # with the same seed, pairs and masks would repeat
+        continues = shape == (settings.batch_size, settings.seq_len)
+        if index > 0 and not continues:  # with the same seed, pairs and masks would repeat
             seed = derive_seed("part", index, checkpoint.seed)
         phase = build_phase(checkpoint, settings, tokens, validation_tokens, seed=seed)
-        phases.append(replace(phase, end_progress=end_progress))
+        phases.append(replace(phase, end_progress=end_progress, continues=continues))
+        shape = settings.batch_size, settings.seq_len
     return phases
 
 

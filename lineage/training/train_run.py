@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -57,6 +58,7 @@ class TrainPhase:
     train_sampler: BatchSampler
     validation_sampler: BatchSampler
     end_progress: float = 1.0
+    continues: bool = False  # it goes on in the text where the part before it has ended
 
 
 @dataclass
@@ -159,15 +161,16 @@ class TrainRun:
                 last_saved = time.monotonic()
 
     def _iterate_steps(self) -> Iterator[tuple[TrainPhase, StepOutput]]:
-        for phase in self.phases:
+        for phase, following in zip_longest(self.phases, self.phases[1:]):
             if self.plan.progress(self.state.counters) >= phase.end_progress:
                 continue
             phase_plan = replace(self.plan, end_progress=phase.end_progress)
             steps = train(self.state, self.objective, phase.train_sampler, phase_plan)
             for step in self._measure_steps(steps):
                 yield phase, step
-            self.state.epoch = 0
-            self.state.batch_index = 0
+            if following is None or not following.continues:
+                self.state.epoch = 0
+                self.state.batch_index = 0
 
     @property
     def _averaging(self) -> AveragedSGD | None:
