@@ -49,6 +49,7 @@ def search(stage: Stage, params: Params, name: str) -> RecipeSearch:
         "pretrain": dataclasses.asdict(checkpoint.pretrain),
         "budget": dataclasses.asdict(params.budget),
         "sweep": dataclasses.asdict(params.sweep),
+        "pretrain_seed": params.grid.pretrain_seeds[0],
     }
     resume_dir = stage.prepare_resume_folder(parameters | {"tokens": artifact_digest(tokens_dir)})
     tags = {"family": model.family.name, "model": name}

@@ -9,6 +9,7 @@ task.
 import dataclasses
 import itertools
 import math
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,7 +22,12 @@ from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.recorder import Tracker
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.training.curve import total_loss
-from lineage.training.pretrain import build_training, compute_held_out_metrics, run_training
+from lineage.training.pretrain import (
+    build_phase,
+    build_training,
+    compute_held_out_metrics,
+    run_training,
+)
 from lineage.training.recipes import Recipe, RecipeSearch, Trial
 from lineage.training.train_run import ALL_TEXT_VALIDATIONS, TrainContext
 from lineage.work import Stopwatch
@@ -79,7 +85,7 @@ def find_best(trials: Sequence[Trial]) -> Trial | None:
 
 def _list_rounds(own: Recipe, sweep: Sweep, trials: Sequence[Trial]) -> Iterator[list[Recipe]]:
     """Yield the recipes of each round. A later one starts from the best of the `trials` so far."""
-    yield [
+    recipes = [
         dataclasses.replace(
             own,
             learning_rate=own.learning_rate * rate_factor,
@@ -87,6 +93,7 @@ def _list_rounds(own: Recipe, sweep: Sweep, trials: Sequence[Trial]) -> Iterator
         )
         for rate_factor, batch_factor in itertools.product(sweep.learning_rate, sweep.batch_size)
     ]
+    yield [*dict.fromkeys(recipes)]  # half of a batch of one sequence is one sequence too
     for key in ("weight_decay", "dropout"):
         best = find_best(trials)
         recipe = own if best is None else best.recipe
@@ -128,9 +135,16 @@ def _run_trial(
         family = checkpoint.family
         assert isinstance(family, LanguageModelFamily), "the study was checked"
         stopwatch = Stopwatch()
-        sampler = training.phases[-1].validation_sampler
+        # The same batches for every trial: which words are masked, or come first in a row, depends
+        # on the size of the batch.
+        phase = build_phase(
+            checkpoint, checkpoint.pretrain.phases[-1].settings, tokens, validation_tokens, seed=0
+        )
         metrics = compute_held_out_metrics(
-            output.model, family.objective, sampler, precision=params.precision
+            output.model,
+            family.objective,
+            phase.validation_sampler,
+            precision=params.precision,
         )
         context.work.add(ALL_TEXT_VALIDATIONS, 1, 0.0)
         context.work.add("validation", validation_tokens.text_bytes, stopwatch.seconds)
@@ -143,4 +157,6 @@ def _run_trial(
         output.budget_used.train_flops or 0,
     )
     write_json(path, dataclasses.asdict(trial))
+    for folder in context.checkpoint_dir.glob("step-*"):
+        shutil.rmtree(folder)  # they would add up, and workers copy them
     return trial
