@@ -399,6 +399,26 @@ def test_a_training_with_a_detour_learns_both_and_resumes_exactly(tmp_path: Path
         assert torch.equal(value, weights[name]), name
 
 
+@torch.inference_mode()
+def test_a_detour_of_modernbert_keeps_its_local_attention(tmp_path: Path) -> None:
+    local = build_hf_model("modernbert", layer_types=["sliding_attention"] * 2)
+    folder = save_checkpoint("modernbert", tmp_path / "one", model=local)
+    model, checkpoint = load_public(folder)
+    reach = 2 * model.hf_config.sliding_window  # of two layers
+    tokens = encode_corpus(list(tiny.documents()), checkpoint.tokenizer)
+    settings = dataclasses.replace(CONTINUED, causal_share=1.0)
+    sampler = family.build_batch_sampler(tokens, checkpoint.tokenizer, settings, seed=3)
+    sampler.set_epoch(0)
+    batch = sampler.get_batch(0)
+    changed_BT = batch.ids_BT.clone()
+    changed_BT[:, 5] = (batch.ids_BT[:, 5] + 1) % checkpoint.tokenizer.vocab_size
+    other = dataclasses.replace(batch, ids_BT=changed_BT)
+    before, after = (model.encode_left_to_right(one)[-1] for one in (batch, other))
+    torch.testing.assert_close(before[:, :5], after[:, :5])
+    torch.testing.assert_close(before[:, 6 + reach :], after[:, 6 + reach :])
+    assert not torch.allclose(before[:, 5 : 6 + reach], after[:, 5 : 6 + reach])
+
+
 @pytest.mark.parametrize(
     ("kind", "share", "message"),
     [

@@ -14,6 +14,7 @@ from lineage.config.resolve import merge_trees
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import count_features, count_runs, evaluate_runs
 from lineage.evaluation.requested_runs import EVALUATIONS, count_evaluation, list_requested_runs
+from lineage.forecast.counts import StageName, count_stage
 from lineage.methods import bilstm_probe, early_stopping, finetuning
 from lineage.methods.base import RunItems
 from lineage.methods.early_stopping import ValidatedTraining, count_training
@@ -21,9 +22,10 @@ from lineage.methods.encoder import BaselineContext, EvalContext, EvalRun
 from lineage.methods.registry import EvaluateSettings, list_baselines
 from lineage.methods.translation import TranslationMethod
 from lineage.methods.trials import RACE_VALIDATIONS, Trial
+from lineage.study.models import load_model_config
 from lineage.training.pretrain import pretrain
-from lineage.training.train_run import SHORT_VALIDATIONS, TrainContext
-from lineage.work import TRAINING_PASSES, WorkLog
+from lineage.training.train_run import ALL_TEXT_VALIDATIONS, SHORT_VALIDATIONS, TrainContext
+from lineage.work import TRAINING_PASSES, Work, WorkLog
 from tests.helpers import tiny, user_project
 from tests.helpers.first_word import FINETUNE, PROBE
 
@@ -259,3 +261,31 @@ def test_a_rehearsed_pretraining_logs_its_steps(
         validations = [work for work in done if work.part == "validation"]
         (planned,) = [work.count for work in done if work.part == SHORT_VALIDATIONS] or [0]
         assert not planned or len(validations) == planned == 10
+
+
+def test_a_search_is_counted_with_all_its_trials() -> None:
+    tree = tiny.demo_params()
+    tree["grid"]["sweep"] = ["gpt"]
+    params = parse_params(tree)
+    models = {name: load_model_config(params, name) for name in ("gpt", "bert")}
+    done = [
+        Work("training", 4000.0, 1.0),
+        Work("steps", 10.0),
+        Work(SHORT_VALIDATIONS, 5.0),
+        Work(ALL_TEXT_VALIDATIONS, 1.0),
+    ]
+    rehearsal = MagicMock()
+    rehearsal.params = params
+    rehearsal.data.corpus = {"train": 1_000_000, "valid": 50_000}
+
+    def count(model: str) -> list[Work]:
+        return count_stage(StageName("recipe", model, ""), rehearsal, done, models)
+
+    trainings = [work.count for work in count("gpt") if work.part == "training"]
+    # Three rates with three batch sizes; then three weight decays and two dropouts besides its own.
+    assert models["gpt"].pretrain.weight_decay == 0.01
+    assert len(trainings) == 9 + 3 + 2
+    assert set(trainings) == {params.budget.text_bytes / 10}
+    validations = {work.count for work in count("gpt") if work.part == "validation"}
+    assert validations == {5 * 10 * 400 + 50_000}, "short ones of ten batches, and one of all text"
+    assert count("bert") == []

@@ -167,11 +167,54 @@ def test_without_a_sweep_the_recipe_is_that_of_params_yaml(
     assert config["pretrain"]["batch_size"] == 3
 
 
+def test_trials_of_all_batch_sizes_are_measured_alike(
+    study: Callable[..., Any], run_all: RunAll
+) -> None:
+    """Nothing is learned, so the losses are equal, whatever is masked in a batch of that size."""
+    tree = study(sweep=SWEEP | {"learning_rate": [1e-12], "batch_size": [1.0, 2.0, 4.0]})
+    tree["models"] = {"gpt_bert": dict(tiny.SMALL_SETTINGS["gpt_bert"])}
+    tree["grid"] |= {"models": ["gpt_bert"], "sweep": ["gpt_bert"]}
+    write_params(Path(), tree)
+    run_all("sources", "corpus general", "task mood", "tokenizer gpt_bert", "recipe gpt_bert")
+    trials = read_search(recipe_file("gpt_bert")).trials[:3]
+    assert len({trial.recipe.batch_size for trial in trials}) == 3
+    losses = [trial.loss for trial in trials]
+    assert losses == pytest.approx([losses[0]] * 3, abs=1e-6)
+    assert trials[0].metrics.keys() == {"masked_nats", "next_token_nats"}
+
+
+def test_another_pretraining_seed_has_trials_of_its_own(
+    study: Callable[..., Any], run_all: RunAll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = study()
+    run_all(*FIRST_STAGES)
+    original = sweep.run_training
+    trained: list[int] = []
+
+    def train_or_die(*arguments: Any, **options: Any) -> Any:
+        trained.append(len(trained))
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(sweep, "run_training", train_or_die)
+    with pytest.raises(KeyboardInterrupt):
+        run_all("recipe gpt")
+    tree["grid"]["pretrain_seeds"] = [5]
+    write_params(Path(), tree)
+    run_all("sources", "recipe gpt")
+    assert len(trained) == 2 + len(read_search(recipe_file("gpt")).trials)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"grid": {"sweep": ["word2vec"], "models": ["word2vec"]}}, "no loss on held-out text"),
         ({"grid": {"sweep": ["taglm"]}}, "'taglm' has no entry in grid.models"),
+        (
+            {"grid": {"sweep": ["gpt"], "ablation_of": {"gpt": "bert"}}},
+            "gpt is in grid.ablation_of, whose models differ in one setting",
+        ),
         ({"sweep": {"text_share": 0}}, "text_share"),
         ({"sweep": {"learning_rate": []}}, "'learning_rate' needs factors above zero"),
         ({"sweep": {"batch_size": [0]}}, "'batch_size' needs factors above zero"),
@@ -229,5 +272,6 @@ def test_the_page_shows_trials_and_says_if_the_best_rate_is_at_an_edge(tmp_path:
     inside = render_recipes(analysis, 0.001, 0.003, 0.0003)
     assert "| GPT | 0.001 | 8 | 0.01 | – | 2.000 | 2.000 | 3 | 3 MB | 9 |" in inside
     assert "learning rate is the" not in inside
+    assert "Without a search, with the recipe of params.yaml: ELMo and BERT." in inside
     assert "is the highest that was tried" in render_recipes(analysis, 0.003, 0.001)
     assert "is the lowest that was tried" in render_recipes(analysis, 0.0003, 0.001)

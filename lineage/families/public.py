@@ -122,6 +122,11 @@ class ContinuedPretrainSettings(PretrainSettings):
         check_positive(self, "mlm_probability")
         check_fraction(self, "mlm_probability", "causal_share")
         check_min_seq_len("seq_len", self.seq_len)
+        if self.causal_share and (self.nt_asgd or not self.continue_on_corpus):
+            raise ValueError(
+                f"causal_share is {self.causal_share:g}, which needs continue_on_corpus: true and "
+                "does not go with nt_asgd, which compares losses of one kind; set it to 0"
+            )
 
     @property
     def phases(self) -> list[SettingsPhase]:
@@ -256,10 +261,17 @@ class PublicModel(Encoder):
         T = batch.mask_BT.shape[1]
         causal_TT = torch.ones(T, T, dtype=torch.bool, device=batch.mask_BT.device).tril()
         mask_B1TT = causal_TT & batch.mask_BT[:, None, None, :]
-        return self._run_hf_model(batch, attention_mask=mask_B1TT)
+        window = getattr(self.hf_config, "sliding_window", None)
+        if window is None:
+            return self._run_hf_model(batch, attention_mask=mask_B1TT)
+        masks = {  # ModernBERT's, by the type of a layer
+            "full_attention": mask_B1TT,
+            "sliding_attention": mask_B1TT & causal_TT.triu(-window),
+        }
+        return self._run_hf_model(batch, attention_mask=masks)
 
     def _run_hf_model(
-        self, batch: Batch, *, attention_mask: torch.Tensor
+        self, batch: Batch, *, attention_mask: torch.Tensor | dict[str, torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
         ids_BT = batch.ids_BT
         mask_BT = batch.mask_BT

@@ -102,6 +102,7 @@ def _count_training(
     heldout_bytes = rehearsal.data.corpus["valid"]
     num_trainings = 1
     if stage.verb == "recipe":
+        num_trainings = 0
         if stage.model in params.grid.sweep:
             own = Recipe.of(model.architecture, model.pretrain)
             num_trainings = count_trials(own, params.sweep)

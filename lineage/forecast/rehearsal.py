@@ -178,8 +178,12 @@ def _shrink(params: Params, data: StudyData, stand_ins: dict[str, str]) -> Param
         ablation_of={},
     )
     budget = replace(params.budget, text_bytes=min(params.budget.text_bytes, BUDGET_BYTES))
-    # One trial, as long as a pretraining: the first steps take longer.
-    one_trial = Sweep(1.0, learning_rate=(1.0,), batch_size=(1.0,), weight_decay=(), dropout=())
+    # One trial, as long as a pretraining, since the first steps take longer. The largest batch that
+    # is tried needs the most memory.
+    batch_sizes = (max(params.sweep.batch_size),)
+    one_trial = Sweep(
+        1.0, learning_rate=(1.0,), batch_size=batch_sizes, weight_decay=(), dropout=()
+    )
     device = params.device if torch.cuda.is_available() else "cpu"
     return replace(params, grid=small_grid, budget=budget, sweep=one_trial, device=device)
 

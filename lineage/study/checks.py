@@ -249,6 +249,13 @@ def _check_sweep(params: Params, models: Models) -> None:
         else:
             continue
         raise InputError(f"params.yaml: grid.sweep: {name} {reason}; remove it")
+    for names in params.grid.ablation_of.items():
+        for name in names:
+            if name in params.grid.sweep:
+                raise InputError(
+                    f"params.yaml: grid.sweep: {name} is in grid.ablation_of, whose models differ in "
+                    "one setting, and a search would change more; remove it from one of the two"
+                )
 
 
 def _check_languages(params: Params, model: ModelConfig, languages: list[str]) -> None:

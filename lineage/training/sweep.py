@@ -1,6 +1,7 @@
 """Search the recipe of a pretraining: short trainings, of which held-out text chooses one.
 
-Every model of a study gets the same search around its own recipe. First the learning rate is tried
+Every model gets the same search: learning rates and batch sizes around its own, and the same weight
+decays and dropouts. First the learning rate is tried
 with the batch size, then weight decay and then dropout, each with the best of what was tried
 before. A trial is a training with a part of the budget and a schedule of its own. No trial sees a
 task.
@@ -20,6 +21,7 @@ from lineage.errors import InputError
 from lineage.networks.base import LanguageModelFamily
 from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.recorder import Tracker
+from lineage.runtime.rehearsal import rehearsal_limit
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.training.curve import total_loss
 from lineage.training.pretrain import (
@@ -50,6 +52,8 @@ def search_recipe(
             trial_context = _trial_context(context, number, total)
             trials.append(_run_trial(checkpoint, recipe, tokens_dir, params, trial_context))
     best = find_best(trials)
+    if best is None and rehearsal_limit() is not None:
+        best = trials[0]  # the search itself tries other learning rates
     if best is None:
         raise InputError(
             f"params.yaml: models.{checkpoint.model_name}: no trial of the sweep has a finite loss; lower its "

@@ -2,7 +2,7 @@
 
 from lineage.analysis.records import Analysis
 from lineage.report.cells import model_cell
-from lineage.report.formatting import NO_VALUE, format_si
+from lineage.report.formatting import NO_VALUE, format_si, join_with_and
 from lineage.report.section import (
     Cells,
     Columns,
@@ -46,15 +46,30 @@ def _chosen_table(analysis: Analysis) -> Table:
                 format_si(total_flops),
             ]
         )
-    edges = [_describe_edge(analysis, search) for search in analysis.recipe_searches]
+    found = (_describe_edge(analysis, search) for search in analysis.recipe_searches)
+    edges = [sentence for sentence in found if sentence]
     costs = ("loss", "loss as in params.yaml", "trials", "text of all", "FLOPs of all")
     note = (
-        "Each model has the same search around its own recipe: the learning rate with the batch "
-        "size, then weight decay, then dropout. No trial sees a task. The text of trials is not "
-        "part of the budget below. Losses of different models count different things."
+        "These models have the same search: learning rates with batch sizes around their own, then "
+        "weight decays, then dropouts. No trial sees a task. Text and time of the trials are not "
+        "part of the budget below, nor of the time to build a system. Losses of different models "
+        "count different things."
     )
-    note = " ".join([note, *filter(None, edges)])
+    note = " ".join([note, _describe_others(analysis), *edges]).strip()
     return Table(["model", *numbers(*SETTINGS, *costs)], rows, note=note, is_wide=True)
+
+
+def _describe_others(analysis: Analysis) -> str:
+    """Name the models that were trained here with the recipe of params.yaml."""
+    searched = {search.model for search in analysis.recipe_searches}
+    others = [
+        format_model_name(analysis, one.model)
+        for one in analysis.budget
+        if one.budget_matched and not one.members and one.model not in searched
+    ]
+    if not others:
+        return ""
+    return f"Without a search, with the recipe of params.yaml: {join_with_and(others)}."
 
 
 def _describe_edge(analysis: Analysis, search: RecipeSearch) -> str:
