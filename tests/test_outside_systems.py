@@ -126,6 +126,41 @@ def test_names_and_prices_are_checked(
         add_systems(tmp_path, make_project(tmp_path), **{name: entry})
 
 
+@pytest.mark.parametrize("label_map", [{0: "no", 1: "yes"}, {0: "0", 1: "yes"}, ["no", "yes"]])
+@pytest.mark.parametrize("has_new_names", [False, True])
+def test_predictions_are_labels_of_the_data_or_their_new_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label_map: Any, has_new_names: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = make_project(tmp_path)
+    table = answer_reviews(tmp_path, wrong=[2])
+    names = {0: label_map[0], 1: label_map[1]}
+    expected = [names[answer] for answer in table["answer"]]
+    if has_new_names:
+        table["answer"] = expected
+    table.to_csv(tmp_path / "llm.csv", index=False)
+    tree["tasks"]["mood"]["label_map"] = label_map
+    system = {"predictions": "llm.csv", "column": "answer"}
+    params = add_systems(tmp_path, tree, llm=system)
+    predictions = match_outside_predictions("mood", params, tmp_path)["llm"]
+    assert predictions == {f"test-{row}": name for row, name in enumerate(expected, 1)}
+
+
+@pytest.mark.parametrize("label_map", [
+    {0: "1", 1: "2"}, {0: "1", 1: "0"}, ["1", "0"], {0: "1", 1: "yes", 2: None},
+])  # fmt: skip
+def test_a_label_map_by_which_a_prediction_has_two_meanings_is_refused(
+    tmp_path: Path, run_stage: RunStage, label_map: Any
+) -> None:
+    tree = make_project(tmp_path)
+    answer_reviews(tmp_path, wrong=[]).to_csv(tmp_path / "llm.csv", index=False)
+    tree["tasks"]["mood"]["label_map"] = label_map
+    add_systems(tmp_path, tree, llm={"predictions": "llm.csv", "column": "answer"})
+    code, output = run_stage(tmp_path, "sources")
+    assert code == 2
+    assert "mood.label_map: '1' is the new name of '0' and also a label of the data" in output
+
+
 def test_a_kind_whose_predictions_fit_no_column_is_refused(tmp_path: Path) -> None:
     task = {"kind": "minimal_pairs", "files": {"test": "t.csv"}, "good": "good", "bad": "bad"}
     task["outside_systems"] = {"llm": {"predictions": "llm.csv"}}

@@ -30,7 +30,7 @@ from lineage.data.prepared import MEASURES_FOLDER
 from lineage.data.sources import DataTable, resolve_origin
 from lineage.data.splits import item_texts
 from lineage.data.unlabelled import UserTable
-from lineage.errors import InputError, list_numbers
+from lineage.errors import InputError, list_numbers, shorten_value
 from lineage.runtime.code import code_digest
 from lineage.tasks.base import Kind, load_kind
 from lineage.tasks.columns import is_empty_cell
@@ -60,6 +60,7 @@ def match_outside_predictions(name: str, params: Params, root: Path) -> dict[str
             "one column; remove the key"
         )
     read_by, _ = resolve_origin(task, root, where)
+    _check_label_map(read_by, where)
     files = {
         system: _PredictionFile.open(
             entry, read_by, kind, root, f"{where}.outside_systems.{system}"
@@ -80,6 +81,23 @@ def match_outside_predictions(name: str, params: Params, root: Path) -> dict[str
         matched = {system: one.match(items, split) for system, one in files.items()}
         write_json(path, matched)
     return dict(read_json(path))
+
+
+def _check_label_map(task: Task, where: str) -> None:
+    """Raise InputError if a prediction may be a label of the data, or another label's new name.
+
+    Files have either: an outside system answers with labels of the data, `lineage predict` with
+    new names.
+    """
+    names = task.label_names_by_value
+    for label, name in names.items():
+        if name is not None and names.get(name, name) != name:
+            raise InputError(
+                f"{where}.label_map: '{shorten_value(name)}' is the new name of "
+                f"'{shorten_value(label)}' and also a label of the data, which is renamed or left "
+                "out, so predictions of outside systems would have two meanings; choose other "
+                "names, or remove 'outside_systems'"
+            )
 
 
 @dataclass(frozen=True)
@@ -149,7 +167,7 @@ class _PredictionFile:
         return pd.DataFrame({"id": rows["id"], "text": texts, "prediction": predictions})
 
     def _rename(self, label: Any) -> Any:
-        """Return a label, or a list of tags, by the task's `label_map`."""
+        """Return a label, or a list of tags, by the task's `label_map`; new names stay."""
         names = self.task.label_names_by_value
         if isinstance(label, list):
             return [names.get(tag) or tag for tag in label]
