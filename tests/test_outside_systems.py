@@ -97,7 +97,8 @@ def test_only_the_report_depends_on_the_keys_of_outside_systems(tmp_path: Path) 
 
 @pytest.mark.parametrize(("change", "message"), [
     (lambda t: t[2:], "llm.csv: 2 of the 20 test items have no prediction; the first is row 1 of test; give"),
-    (lambda t: pd.concat([t, t[3:5].assign(answer=7 - t["answer"])]), "llm.csv: row 21 (and 1 more): column 'answer': '6' is no label of the task, which has 0, 1; give each item"),
+    (lambda t: pd.concat([t, t[3:5].assign(answer=7 - t["answer"])]), "llm.csv: row 21 (and 1 more): column 'answer': '6' is no label of the task, which has 0, 1; give each scored item one"),
+    (lambda t: t.assign(answer=t["answer"].astype(str).where(t.index != 4, "I cannot tell. " * 8)), "llm.csv: row 5: column 'answer': the label has more than 80 characters"),
     (lambda t: pd.concat([t, t[3:5].assign(answer=1 - t["answer"])]), "llm.csv: 2 items have predictions that differ; the first is in rows 4, 21; keep one"),
     (lambda t: t.rename(columns={"answer": "anser"}), "llm.csv has no column 'answer'; did you mean 'anser'?"),
     (lambda t: t.assign(answer=t["answer"].where(t.index != 4)), "llm.csv: 1 of the 20 test items have no prediction; the first is row 5 of test"),
@@ -230,6 +231,55 @@ def test_predictions_have_the_form_of_the_labels_of_each_kind(
     # Nothing is read again.
     monkeypatch.setattr("lineage.data.sources.DataTable.iter_batches", None)
     assert match_outside_predictions("mood", params, tmp_path)["llm"] == predictions
+
+
+@pytest.mark.parametrize(("kind", "nonsense", "message"), [
+    ("text_regression", "no idea", "'no idea' is not a finite number; give each scored item a number, such as"),
+    ("multiple_choice", 7, "'7' is not one of the 2 choices, which count from 0; give each scored item one of the labels"),
+    ("token_classification", ["O"], "4 tokens in 'tokens' and 1 tags in 'prediction'; there must be a tag for each token; give each scored item a tag"),
+    ("token_classification", ["O", "PER-X-", "O", "a b"], "the tag 'a b' has a space in it; write tags without spaces; give each scored item a tag"),
+    ("word_sense", "I cannot tell. " * 8, "the label has more than 80 characters, .*; give each scored item one of the labels"),
+    ("word_sense", "sea", "'sea' is no label of the task, which has money, river; give each scored item one of the labels"),
+])  # fmt: skip
+def test_only_answers_to_scored_items_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, nonsense: Any, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    columns, rows = TASKS[kind]
+    train, test = rows[:20], rows[20:]
+    write_jsonl(tmp_path / "train.jsonl", train)
+    write_jsonl(tmp_path / "test.jsonl", test)
+    block = {"kind": kind, "files": {"train": "train.jsonl", "test": "test.jsonl"}, **columns}
+    block |= {"label": "label", "outside_systems": {"llm": {"predictions": "answers.jsonl"}}}
+    params = parse_params({**make_project(tmp_path), "tasks": {"mood": block}})
+    write_jsonl(tmp_path / "answers.jsonl", rows)
+    expected = match_outside_predictions("mood", params, tmp_path)
+    answers = [*rows[:3], {**rows[3], "prediction": nonsense}, *rows[4:]]
+    write_jsonl(tmp_path / "answers.jsonl", answers)
+    assert match_outside_predictions("mood", params, tmp_path) == expected
+    answers[30] = {**rows[30], "prediction": nonsense}
+    write_jsonl(tmp_path / "answers.jsonl", answers)
+    with pytest.raises(InputError, match=f"answers.jsonl: row 31: .*{message}"):
+        match_outside_predictions("mood", params, tmp_path)
+
+
+def test_predictions_may_be_spans_of_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bank = [{"start": 4, "end": 8, "label": "ORG"}]
+    rows = [{"text": f"the Bank of {n}.", "label": bank, "prediction": bank} for n in range(40)]
+    rows[33] |= {"prediction": [{"start": 0, "end": 8, "label": "ORG"}]}
+    write_jsonl(tmp_path / "train.jsonl", rows[:20])
+    write_jsonl(tmp_path / "test.jsonl", rows[20:])
+    write_jsonl(tmp_path / "answers.jsonl", rows)
+    files = {"train": "train.jsonl", "test": "test.jsonl"}
+    block = {"kind": "token_classification", "files": files, "tokens": "text", "label": "label"}
+    block["outside_systems"] = {"llm": {"predictions": "answers.jsonl"}}
+    params = parse_params({**make_project(tmp_path), "tasks": {"mood": block}})
+    predictions = match_outside_predictions("mood", params, tmp_path)["llm"]
+    assert predictions.pop("test-14") == "B-ORG I-ORG O O O"
+    assert set(predictions.values()) == {"O B-ORG O O O"} and len(predictions) == 19
 
 
 def test_an_extra_test_set_has_no_outside_systems_of_its_own() -> None:
