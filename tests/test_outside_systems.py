@@ -21,7 +21,7 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_untrained
 from lineage.methods.outside import OutsideMethod
-from lineage.report.decisions import summarize_decisions
+from lineage.report.decisions import describe_limits, summarize_decisions
 from lineage.report.sections.outside_systems import describe_outside_systems
 from lineage.study.checks import check_study
 from lineage.study.stage_records import stage_records
@@ -407,3 +407,36 @@ def test_the_crossover_is_where_a_trained_system_stays_better(
     (result,) = list_outside_results(analysis)
     assert result.crossover == crossover and result.price_per_1000_items == 3.0
     assert sentence in describe_outside_systems(analysis)[0]
+
+
+@pytest.mark.parametrize("second_verdict", ["worse", "no significant difference"])
+def test_an_outside_system_leads_where_all_candidates_are_worse(
+    analyses: tuple[Analysis, Analysis], second_verdict: str
+) -> None:
+    """The verdict of the candidate with the highest score alone is not enough."""
+    _, analysis = analyses
+    decisions = decide(analysis, {})
+    all_labels = max(analysis.rankings, key=lambda one: one.train_examples).setting
+    tests = [
+        one
+        for one in analysis.comparisons
+        if one.comparison_type == "outside"
+        and one.setting == all_labels
+        and one.second.model == "strong"
+    ]
+    lower = min(tests, key=lambda one: one.difference)
+    changed = tuple(
+        replace(one, verdict=second_verdict) if one is lower else one
+        for one in analysis.comparisons
+    )
+    analysis = replace(analysis, comparisons=changed)
+    is_lead = second_verdict == "worse"
+    assert len(tests) > 1 and max(tests, key=lambda one: one.difference).verdict == "worse"
+    (decision,) = (one for one in decisions if one.setting == all_labels)
+    limits = " ".join(describe_limits(analysis, decision))
+    summary = summarize_decisions(analysis, decisions)
+    strong, _ = describe_outside_systems(analysis)
+    assert ("strong (outside) is shown to be better than the best" in limits) == is_lead
+    assert ("strong (outside) is shown to be better than the best" in summary) == is_lead
+    assert ("is shown to be worse" in strong) == is_lead
+    assert "No system trained here is shown to be better at any number of labels" in strong

@@ -17,8 +17,9 @@ NOTE = (
     "Outside systems are not trained here: the study has only their predictions, so `lineage "
     "predict` cannot use them, and no row of the first table recommends one. Each model's best "
     "system by validation, and TF-IDF, are compared with them on the same items. Differences are "
-    "those of the best of these from the outside system, in points. They count seeds and subsets "
-    "of labels too, and the verdicts are corrected for all systems that were compared (Holm)."
+    "those of the best of these from the outside system, in points; being of the best of several, "
+    "they flatter the trained side a little. They count seeds and subsets of labels too, and the "
+    "verdicts are corrected for all systems that were compared (Holm)."
 )
 
 
@@ -93,7 +94,7 @@ def _describe_crossover(result: OutsideResult) -> str:
         "No system trained here is shown to be better at any number of labels, up to "
         f"{largest.train_examples:,}"
     )
-    if largest.comparison.verdict == "worse":
+    if largest.all_worse:
         text += f"; {with_most}, the best of them, {best}, is shown to be worse"
     return f"{text}."
 
