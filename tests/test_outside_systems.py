@@ -22,7 +22,7 @@ from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_untrained
 from lineage.methods.outside import OutsideMethod
 from lineage.report.decisions import describe_limits, summarize_decisions
-from lineage.report.sections.outside_systems import describe_outside_systems
+from lineage.report.sections.outside_systems import describe_outside_systems, describe_prices
 from lineage.study.checks import check_study
 from lineage.study.stage_records import stage_records
 from lineage.tasks.base import load_kind
@@ -407,6 +407,19 @@ def test_the_crossover_is_where_a_trained_system_stays_better(
     (result,) = list_outside_results(analysis)
     assert result.crossover == crossover and result.price_per_1000_items == 3.0
     assert sentence in describe_outside_systems(analysis)[0]
+
+
+@pytest.mark.parametrize(
+    ("price", "printed"),
+    [(0.0, "0.00"), (0.004, "0.0040"), (0.012, "0.012"), (0.5, "0.50"), (1200.5, "1,200.50")],
+)
+def test_small_prices_have_two_significant_digits(
+    analyses: tuple[Analysis, Analysis], price: float, printed: str
+) -> None:
+    prices = (OutsidePrice("sentiment", "strong", price),)
+    analysis = replace(analyses[1], outside_prices=prices)
+    assert f", at {printed} per 1,000 items." in describe_outside_systems(analysis)[0]
+    assert f"strong {printed} per 1,000 items of sentiment." in describe_prices(analysis)
 
 
 @pytest.mark.parametrize("second_verdict", ["worse", "no significant difference"])
