@@ -1,5 +1,6 @@
 """An outside system is scored by its file of predictions, beside what is trained here."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from lineage import artifacts
 from lineage.analysis.decision import decide
 from lineage.analysis.outside import list_outside_results
 from lineage.analysis.records import Analysis, OutsidePrice, System, SystemScore, analysis_to_json
+from lineage.answers.base import row_number
 from lineage.config.data import OutsideSystem, Task, extra_test_task
 from lineage.config.params import Params, parse_params, read_params
 from lineage.config.records import parse_record
@@ -198,6 +200,13 @@ VALUES = {
     "token_classification": {"span_f1": 2 * 40 / (80 + 50), "token_accuracy": 0.75},
     "word_sense": {"accuracy": 0.5, "macro_f1": 0.5},
 }
+# The answer to the item of row n, from 0, as the results hold it.
+ANSWERS: dict[str, Callable[[int], Any]] = {
+    "text_regression": lambda n: pytest.approx(n / 2),
+    "multiple_choice": lambda n: str(int(n % 4 > 1)),
+    "token_classification": lambda n: f"O B-ORG I-ORG {'O' if n % 4 else 'B-PER'}",
+    "word_sense": lambda n: "river" if n % 4 > 1 else "money",
+}
 
 
 @pytest.mark.parametrize("kind", TASKS)
@@ -223,6 +232,12 @@ def test_predictions_have_the_form_of_the_labels_of_each_kind(
     )
     assert {row.status for row in output.rows} == {"ok"}
     assert len(output.predictions) == 2 * len(rows), "each item once for each seed"
+    for one in output.predictions.itertuples():
+        n = row_number(one.id) - 1
+        answer = float(one.prediction) if kind == "text_regression" else one.prediction
+        assert answer == ANSWERS[kind](n), one.id
+        if kind in ("multiple_choice", "word_sense"):
+            assert one.correct == (n % 4 in (0, 3)), one.id
     if folds:
         assert {row.fold for row in output.rows} == {0, 1, 2, 3}
         return
