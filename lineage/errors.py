@@ -126,14 +126,17 @@ class RowError(InputError):
     """The same error in some rows. Its arguments: the place, the rows from 0, and the problem."""
 
     def __str__(self) -> str:
+        _, rows, _ = self.args
+        which = "the row" if len(rows) == 1 else "these rows"
+        return f"{self.describe()}; correct the data, or remove {which}"
+
+    def describe(self) -> str:
+        """Return the message without what to do."""
         where, rows, problem = self.args
         if len(rows) == 1:
-            return f"{where}: row {rows[0] + 1}: {problem}; correct the data, or remove the row"
+            return f"{where}: row {rows[0] + 1}: {problem}"
         shown = list_numbers([row + 1 for row in rows])
-        return (
-            f"{where}: {len(rows):,} rows ({shown}): {problem}; correct the data, or remove these "
-            "rows"
-        )
+        return f"{where}: {len(rows):,} rows ({shown}): {problem}"
 
     def renumber(self, number: Callable[[int], int]) -> "RowError":
         where, rows, problem = self.args

@@ -1,5 +1,6 @@
 """An outside system is scored by its file of predictions, beside what is trained here."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from lineage import artifacts
 from lineage.analysis.decision import decide
 from lineage.analysis.outside import list_outside_results
-from lineage.analysis.records import Analysis, OutsidePrice, System, SystemScore, analysis_to_json
+from lineage.analysis.records import Analysis, OutsidePrice, System, SystemScore
+from lineage.answers.base import row_number
 from lineage.config.data import OutsideSystem, Task, extra_test_task
 from lineage.config.params import Params, parse_params, read_params
 from lineage.config.records import parse_record
@@ -21,8 +23,8 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_untrained
 from lineage.methods.outside import OutsideMethod
-from lineage.report.decisions import summarize_decisions
-from lineage.report.sections.outside_systems import describe_outside_systems
+from lineage.report.decisions import describe_limits, summarize_decisions
+from lineage.report.sections.outside_systems import describe_outside_systems, describe_prices
 from lineage.study.checks import check_study
 from lineage.study.stage_records import stage_records
 from lineage.tasks.base import load_kind
@@ -97,7 +99,8 @@ def test_only_the_report_depends_on_the_keys_of_outside_systems(tmp_path: Path) 
 
 @pytest.mark.parametrize(("change", "message"), [
     (lambda t: t[2:], "llm.csv: 2 of the 20 test items have no prediction; the first is row 1 of test; give"),
-    (lambda t: pd.concat([t, t[3:5].assign(answer=7 - t["answer"])]), "llm.csv: row 21 (and 1 more): column 'answer': '6' is no label of the task, which has 0, 1; give each item"),
+    (lambda t: pd.concat([t, t[3:5].assign(answer=7 - t["answer"])]), "llm.csv: row 21 (and 1 more): column 'answer': '6' is no label of the task, which has 0, 1; give each scored item one"),
+    (lambda t: t.assign(answer=t["answer"].astype(str).where(t.index != 4, "I cannot tell. " * 8)), "llm.csv: row 5: column 'answer': the label has more than 80 characters"),
     (lambda t: pd.concat([t, t[3:5].assign(answer=1 - t["answer"])]), "llm.csv: 2 items have predictions that differ; the first is in rows 4, 21; keep one"),
     (lambda t: t.rename(columns={"answer": "anser"}), "llm.csv has no column 'answer'; did you mean 'anser'?"),
     (lambda t: t.assign(answer=t["answer"].where(t.index != 4)), "llm.csv: 1 of the 20 test items have no prediction; the first is row 5 of test"),
@@ -124,6 +127,41 @@ def test_names_and_prices_are_checked(
 ) -> None:
     with pytest.raises(InputError, match=message):
         add_systems(tmp_path, make_project(tmp_path), **{name: entry})
+
+
+@pytest.mark.parametrize("label_map", [{0: "no", 1: "yes"}, {0: "0", 1: "yes"}, ["no", "yes"]])
+@pytest.mark.parametrize("has_new_names", [False, True])
+def test_predictions_are_labels_of_the_data_or_their_new_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label_map: Any, has_new_names: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = make_project(tmp_path)
+    table = answer_reviews(tmp_path, wrong=[2])
+    names = {0: label_map[0], 1: label_map[1]}
+    expected = [names[answer] for answer in table["answer"]]
+    if has_new_names:
+        table["answer"] = expected
+    table.to_csv(tmp_path / "llm.csv", index=False)
+    tree["tasks"]["mood"]["label_map"] = label_map
+    system = {"predictions": "llm.csv", "column": "answer"}
+    params = add_systems(tmp_path, tree, llm=system)
+    predictions = match_outside_predictions("mood", params, tmp_path)["llm"]
+    assert predictions == {f"test-{row}": name for row, name in enumerate(expected, 1)}
+
+
+@pytest.mark.parametrize("label_map", [
+    {0: "1", 1: "2"}, {0: "1", 1: "0"}, ["1", "0"], {0: "1", 1: "yes", 2: None},
+])  # fmt: skip
+def test_a_label_map_by_which_a_prediction_has_two_meanings_is_refused(
+    tmp_path: Path, run_stage: RunStage, label_map: Any
+) -> None:
+    tree = make_project(tmp_path)
+    answer_reviews(tmp_path, wrong=[]).to_csv(tmp_path / "llm.csv", index=False)
+    tree["tasks"]["mood"]["label_map"] = label_map
+    add_systems(tmp_path, tree, llm={"predictions": "llm.csv", "column": "answer"})
+    code, output = run_stage(tmp_path, "sources")
+    assert code == 2
+    assert "mood.label_map: '1' is the new name of '0' and also a label of the data" in output
 
 
 def test_a_kind_whose_predictions_fit_no_column_is_refused(tmp_path: Path) -> None:
@@ -162,6 +200,13 @@ VALUES = {
     "token_classification": {"span_f1": 2 * 40 / (80 + 50), "token_accuracy": 0.75},
     "word_sense": {"accuracy": 0.5, "macro_f1": 0.5},
 }
+# The answer to the item of row n, from 0, as the results hold it.
+ANSWERS: dict[str, Callable[[int], Any]] = {
+    "text_regression": lambda n: pytest.approx(n / 2),
+    "multiple_choice": lambda n: str(int(n % 4 > 1)),
+    "token_classification": lambda n: f"O B-ORG I-ORG {'O' if n % 4 else 'B-PER'}",
+    "word_sense": lambda n: "river" if n % 4 > 1 else "money",
+}
 
 
 @pytest.mark.parametrize("kind", TASKS)
@@ -187,6 +232,12 @@ def test_predictions_have_the_form_of_the_labels_of_each_kind(
     )
     assert {row.status for row in output.rows} == {"ok"}
     assert len(output.predictions) == 2 * len(rows), "each item once for each seed"
+    for one in output.predictions.itertuples():
+        n = row_number(one.id) - 1
+        answer = float(one.prediction) if kind == "text_regression" else one.prediction
+        assert answer == ANSWERS[kind](n), one.id
+        if kind in ("multiple_choice", "word_sense"):
+            assert one.correct == (n % 4 in (0, 3)), one.id
     if folds:
         assert {row.fold for row in output.rows} == {0, 1, 2, 3}
         return
@@ -195,6 +246,55 @@ def test_predictions_have_the_form_of_the_labels_of_each_kind(
     # Nothing is read again.
     monkeypatch.setattr("lineage.data.sources.DataTable.iter_batches", None)
     assert match_outside_predictions("mood", params, tmp_path)["llm"] == predictions
+
+
+@pytest.mark.parametrize(("kind", "nonsense", "message"), [
+    ("text_regression", "no idea", "'no idea' is not a finite number; give each scored item a number, such as"),
+    ("multiple_choice", 7, "'7' is not one of the 2 choices, which count from 0; give each scored item one of the labels"),
+    ("token_classification", ["O"], "4 tokens in 'tokens' and 1 tags in 'prediction'; there must be a tag for each token; give each scored item a tag"),
+    ("token_classification", ["O", "PER-X-", "O", "a b"], "the tag 'a b' has a space in it; write tags without spaces; give each scored item a tag"),
+    ("word_sense", "I cannot tell. " * 8, "the label has more than 80 characters, .*; give each scored item one of the labels"),
+    ("word_sense", "sea", "'sea' is no label of the task, which has money, river; give each scored item one of the labels"),
+])  # fmt: skip
+def test_only_answers_to_scored_items_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, nonsense: Any, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    columns, rows = TASKS[kind]
+    train, test = rows[:20], rows[20:]
+    write_jsonl(tmp_path / "train.jsonl", train)
+    write_jsonl(tmp_path / "test.jsonl", test)
+    block = {"kind": kind, "files": {"train": "train.jsonl", "test": "test.jsonl"}, **columns}
+    block |= {"label": "label", "outside_systems": {"llm": {"predictions": "answers.jsonl"}}}
+    params = parse_params({**make_project(tmp_path), "tasks": {"mood": block}})
+    write_jsonl(tmp_path / "answers.jsonl", rows)
+    expected = match_outside_predictions("mood", params, tmp_path)
+    answers = [*rows[:3], {**rows[3], "prediction": nonsense}, *rows[4:]]
+    write_jsonl(tmp_path / "answers.jsonl", answers)
+    assert match_outside_predictions("mood", params, tmp_path) == expected
+    answers[30] = {**rows[30], "prediction": nonsense}
+    write_jsonl(tmp_path / "answers.jsonl", answers)
+    with pytest.raises(InputError, match=f"answers.jsonl: row 31: .*{message}"):
+        match_outside_predictions("mood", params, tmp_path)
+
+
+def test_predictions_may_be_spans_of_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bank = [{"start": 4, "end": 8, "label": "ORG"}]
+    rows = [{"text": f"the Bank of {n}.", "label": bank, "prediction": bank} for n in range(40)]
+    rows[33] |= {"prediction": [{"start": 0, "end": 8, "label": "ORG"}]}
+    write_jsonl(tmp_path / "train.jsonl", rows[:20])
+    write_jsonl(tmp_path / "test.jsonl", rows[20:])
+    write_jsonl(tmp_path / "answers.jsonl", rows)
+    files = {"train": "train.jsonl", "test": "test.jsonl"}
+    block = {"kind": "token_classification", "files": files, "tokens": "text", "label": "label"}
+    block["outside_systems"] = {"llm": {"predictions": "answers.jsonl"}}
+    params = parse_params({**make_project(tmp_path), "tasks": {"mood": block}})
+    predictions = match_outside_predictions("mood", params, tmp_path)["llm"]
+    assert predictions.pop("test-14") == "B-ORG I-ORG O O O"
+    assert set(predictions.values()) == {"O B-ORG O O O"} and len(predictions) == 19
 
 
 def test_an_extra_test_set_has_no_outside_systems_of_its_own() -> None:
@@ -256,7 +356,6 @@ def test_outside_systems_change_no_other_result(analyses: tuple[Analysis, Analys
     others = tuple(one for one in after.comparisons if one.comparison_type != "outside")
     assert others == before.comparisons
     assert tuple(one for one in after.scores if one.system.family != "outside") == before.scores
-    assert "outside_prices" not in analysis_to_json(before)
 
 
 def test_each_candidate_is_paired_with_each_outside_system(
@@ -322,3 +421,49 @@ def test_the_crossover_is_where_a_trained_system_stays_better(
     (result,) = list_outside_results(analysis)
     assert result.crossover == crossover and result.price_per_1000_items == 3.0
     assert sentence in describe_outside_systems(analysis)[0]
+
+
+@pytest.mark.parametrize(
+    ("price", "printed"),
+    [(0.0, "0.00"), (0.004, "0.0040"), (0.012, "0.012"), (0.5, "0.50"), (1200.5, "1,200.50")],
+)
+def test_small_prices_have_two_significant_digits(
+    analyses: tuple[Analysis, Analysis], price: float, printed: str
+) -> None:
+    prices = (OutsidePrice("sentiment", "strong", price),)
+    analysis = replace(analyses[1], outside_prices=prices)
+    assert f", at {printed} per 1,000 items." in describe_outside_systems(analysis)[0]
+    assert f"strong {printed} per 1,000 items of sentiment." in describe_prices(analysis)
+
+
+@pytest.mark.parametrize("second_verdict", ["worse", "no significant difference"])
+def test_an_outside_system_leads_where_all_candidates_are_worse(
+    analyses: tuple[Analysis, Analysis], second_verdict: str
+) -> None:
+    """The verdict of the candidate with the highest score alone is not enough."""
+    _, analysis = analyses
+    decisions = decide(analysis, {})
+    all_labels = max(analysis.rankings, key=lambda one: one.train_examples).setting
+    tests = [
+        one
+        for one in analysis.comparisons
+        if one.comparison_type == "outside"
+        and one.setting == all_labels
+        and one.second.model == "strong"
+    ]
+    lower = min(tests, key=lambda one: one.difference)
+    changed = tuple(
+        replace(one, verdict=second_verdict) if one is lower else one
+        for one in analysis.comparisons
+    )
+    analysis = replace(analysis, comparisons=changed)
+    is_lead = second_verdict == "worse"
+    assert len(tests) > 1 and max(tests, key=lambda one: one.difference).verdict == "worse"
+    (decision,) = (one for one in decisions if one.setting == all_labels)
+    limits = " ".join(describe_limits(analysis, decision))
+    summary = summarize_decisions(analysis, decisions)
+    strong, _ = describe_outside_systems(analysis)
+    assert ("strong (outside) is shown to be better than the best" in limits) == is_lead
+    assert ("strong (outside) is shown to be better than the best" in summary) == is_lead
+    assert ("is shown to be worse" in strong) == is_lead
+    assert "No system trained here is shown to be better at any number of labels" in strong

@@ -31,6 +31,7 @@ class OutsideTest:
     label_count: str
     train_examples: int
     comparison: Comparison
+    all_worse: bool  # every candidate is shown to be worse
 
     @property
     def is_better(self) -> bool:
@@ -65,31 +66,38 @@ def list_outside_results(analysis: Analysis) -> list[OutsideResult]:
     for (task, model), scores in by_name.items():
         ascending = sorted(scores, key=lambda one: one.train_examples)
         tests = [
-            OutsideTest(one.label_count, one.train_examples, comparison)
+            OutsideTest(one.label_count, one.train_examples, _find_best(own), _are_all_worse(own))
             for one in ascending
-            for comparison in find_outside_tests(analysis, one.setting)
-            if comparison.second == one.system
+            for own in _list_tests(analysis, one.setting)
+            if own[0].second == one.system
         ]
         results.append(OutsideResult(ascending[-1], prices.get((task, model)), tuple(tests)))
     return results
 
 
-def find_outside_tests(analysis: Analysis, setting: Setting) -> list[Comparison]:
-    """Return the comparison of the best trained system of a setting with each outside system.
+def find_outside_leads(analysis: Analysis, setting: Setting) -> list[Comparison]:
+    """Return the comparison of the best trained system with each outside system that leads.
 
-    It is the best of those that are shown to be better, if any are, or else of all.
+    It leads where every candidate is shown to be worse: the best by its score alone is one of
+    several, and others may not be worse.
     """
+    return [_find_best(own) for own in _list_tests(analysis, setting) if _are_all_worse(own)]
+
+
+def _list_tests(analysis: Analysis, setting: Setting) -> list[list[Comparison]]:
+    """Return the comparisons of all candidates of a setting, by outside system."""
     own = [
         one
         for one in analysis.comparisons
         if one.comparison_type == "outside" and one.setting == setting
     ]
-    return [
-        max(tests, key=lambda one: (one.verdict == "better", one.difference))
-        for tests in group_by(own, lambda one: one.second).values()
-    ]
+    return list(group_by(own, lambda one: one.second).values())
 
 
-def find_outside_leads(analysis: Analysis, setting: Setting) -> list[Comparison]:
-    """Return these comparisons where the best trained system is shown to be worse."""
-    return [one for one in find_outside_tests(analysis, setting) if one.verdict == "worse"]
+def _find_best(tests: list[Comparison]) -> Comparison:
+    """Return the best candidate of those that are shown to be better, if any are, or else of all."""
+    return max(tests, key=lambda one: (one.verdict == "better", one.difference))
+
+
+def _are_all_worse(tests: list[Comparison]) -> bool:
+    return all(one.verdict == "worse" for one in tests)

@@ -663,17 +663,9 @@ def record_to_json(record: Any) -> Any:
     return record
 
 
-def analysis_to_json(analysis: Analysis) -> dict[str, Any]:
-    """Return an analysis as JSON values; without outside systems, as before there were any."""
-    content: dict[str, Any] = record_to_json(analysis)
-    if not analysis.outside_prices:
-        del content["outside_prices"]
-    return content
-
-
 def write_analysis(path: Path, analysis: Analysis) -> None:
     """Write reports/results.json."""
-    artifacts.write_json(path, analysis_to_json(analysis))
+    artifacts.write_json(path, record_to_json(analysis))
 
 
 def read_analysis(path: Path) -> Analysis:

@@ -124,7 +124,8 @@ class LabelAnswer(ClassAnswer):
             raise InputError(
                 f"{where}: row {row_number(unknown['id'].iloc[0])}{more}: column '{column}': "
                 f"'{shorten_value(unknown['label'].iloc[0])}' is no label of the task, which has "
-                f"{list_some(names)}; give each item one of them, also where the system gave none"
+                f"{list_some(names)}; give each scored item one of the labels, such as the most "
+                "frequent one, also where the system gave none"
             )
         return items["label"].to_numpy(object)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from lineage.answers.annotations import is_span_annotation
 from lineage.answers.base import row_number
 from lineage.artifacts import read_json, text_digest, write_json
 from lineage.config.data import OutsideSystem, Task
@@ -30,10 +31,11 @@ from lineage.data.prepared import MEASURES_FOLDER
 from lineage.data.sources import DataTable, resolve_origin
 from lineage.data.splits import item_texts
 from lineage.data.unlabelled import UserTable
-from lineage.errors import InputError, list_numbers
+from lineage.errors import InputError, RowError, list_numbers, shorten_value
+from lineage.language import is_spaceless
 from lineage.runtime.code import code_digest
 from lineage.tasks.base import Kind, load_kind
-from lineage.tasks.columns import is_empty_cell
+from lineage.tasks.columns import TableColumns, is_empty_cell
 
 Predictions = dict[str, str]  # by the id of an item, as the results hold them
 COLUMN_HINT = (
@@ -60,6 +62,7 @@ def match_outside_predictions(name: str, params: Params, root: Path) -> dict[str
             "one column; remove the key"
         )
     read_by, _ = resolve_origin(task, root, where)
+    _check_label_map(read_by, where)
     files = {
         system: _PredictionFile.open(
             entry, read_by, kind, root, f"{where}.outside_systems.{system}"
@@ -80,6 +83,23 @@ def match_outside_predictions(name: str, params: Params, root: Path) -> dict[str
         matched = {system: one.match(items, split) for system, one in files.items()}
         write_json(path, matched)
     return dict(read_json(path))
+
+
+def _check_label_map(task: Task, where: str) -> None:
+    """Raise InputError if a prediction may be a label of the data, or another label's new name.
+
+    Files have either: an outside system answers with labels of the data, `lineage predict` with
+    new names.
+    """
+    names = task.label_names_by_value
+    for label, name in names.items():
+        if name is not None and names.get(name, name) != name:
+            raise InputError(
+                f"{where}.label_map: '{shorten_value(name)}' is the new name of "
+                f"'{shorten_value(label)}' and also a label of the data, which is renamed or left "
+                "out, so predictions of outside systems would have two meanings; choose other "
+                "names, or remove 'outside_systems'"
+            )
 
 
 @dataclass(frozen=True)
@@ -111,49 +131,81 @@ class _PredictionFile:
     def match(self, items: TaskItems, split: str) -> Predictions:
         """Return the prediction for each item of a split. Raises InputError."""
         scored = items.splits[split]
-        predicted = self._read(items.info.labels)
         texts = item_texts(scored, self.task, self.kind)
+        columns = self._read_columns()
+        if not self._predictions_split_texts(columns):
+            columns = self._keep_scored_rows(columns, scored, texts)
+        predicted = self._read_predictions(columns, items.info.labels)
         predicted = predicted[predicted["text"].isin(texts)]
+        self._check_missing(scored, texts, predicted["text"])
         self._check_repeated(predicted)
         prediction_by_text = dict(zip(predicted["text"], predicted["prediction"], strict=True))
-        missing = scored["id"][~texts.isin(predicted["text"])]
-        if len(missing):
-            origin = missing.iloc[0].rsplit("-", 1)[0]
-            raise InputError(
-                f"{self.table.location}: {len(missing):,} of the {len(scored):,} {split} items have "
-                f"no prediction; the first is row {row_number(missing.iloc[0])} of {origin}; give "
-                "one for each, beside the same texts"
-            )
         return {
             item_id: prediction_by_text[text]
             for item_id, text in zip(scored["id"], texts, strict=True)
         }
 
-    def _read(self, names: Sequence[str]) -> pd.DataFrame:
-        """Return columns id, text and prediction, of the rows that have a prediction."""
+    def _read_columns(self) -> TableColumns:
+        """Return the columns that are read; rows without a prediction are blank."""
         wanted = columns_to_read(self.task, "test", self.table)
         self.table.check(wanted)
         columns = self.table.read_columns(wanted)
-        is_empty = [is_empty_cell(cell) for cell in columns[self.column]]
-        for name, cells in columns.items():  # rows that are blank are left out
-            columns[name] = [
-                None if empty else cell for cell, empty in zip(cells, is_empty, strict=True)
-            ]
-        user_table = UserTable(columns, self.table.location, self.task)
-        rows = make_items(user_table, "row", self.kind, {})
-        rows["label"] = rows["label"].map(self._rename)
-        predictions = self.kind.answer.read_predictions(
-            rows, names, self.table.location, self.column
+        return _blank_rows(columns, [not is_empty_cell(cell) for cell in columns[self.column]])
+
+    def _predictions_split_texts(self, columns: TableColumns) -> bool:
+        """Return whether tags or spans decide which words a text has, so no item has it before."""
+        return self.kind.answer.are_words and (
+            is_spaceless(self.task.language) or any(map(is_span_annotation, columns[self.column]))
         )
+
+    def _keep_scored_rows(
+        self, columns: TableColumns, scored: pd.DataFrame, texts: "pd.Series[Any]"
+    ) -> TableColumns:
+        """Return the columns with all rows blank but those of scored items.
+
+        What the system answered elsewhere is never looked at. Raises InputError if an item lacks a
+        row.
+        """
+        task = replace(self.task, label=None)
+        rows = make_items(UserTable(columns, self.table.location, task), "row", self.kind, {})
+        row_texts = item_texts(rows, task, self.kind)
+        self._check_missing(scored, texts, row_texts)
+        kept = {row_number(item_id) for item_id in rows["id"][row_texts.isin(texts)]}
+        num_rows = len(columns[self.column])
+        return _blank_rows(columns, [row in kept for row in range(1, num_rows + 1)])
+
+    def _read_predictions(self, columns: TableColumns, names: Sequence[str]) -> pd.DataFrame:
+        """Return columns id, text and prediction, of the rows that are not blank."""
+        place = self.table.location
+        try:
+            rows = make_items(UserTable(columns, place, self.task), "row", self.kind, {})
+            rows["label"] = rows["label"].map(self._rename)
+            predictions = self.kind.answer.read_predictions(rows, names, place, self.column)
+        except RowError as error:  # without the row, the item would lack a prediction
+            raise InputError(f"{error.describe()}; {_advise(self.kind)}") from None
         texts = item_texts(rows, self.task, self.kind)
         return pd.DataFrame({"id": rows["id"], "text": texts, "prediction": predictions})
 
     def _rename(self, label: Any) -> Any:
-        """Return a label, or a list of tags, by the task's `label_map`."""
+        """Return a label, or a list of tags, by the task's `label_map`; new names stay."""
         names = self.task.label_names_by_value
         if isinstance(label, list):
             return [names.get(tag) or tag for tag in label]
         return names.get(label) or label
+
+    def _check_missing(
+        self, scored: pd.DataFrame, texts: "pd.Series[Any]", found: "pd.Series[Any]"
+    ) -> None:
+        """Raise InputError if the text of a scored item is not found."""
+        missing = scored["id"][~texts.isin(found)]
+        if missing.empty:
+            return
+        split, _ = missing.iloc[0].rsplit("-", 1)
+        raise InputError(
+            f"{self.table.location}: {len(missing):,} of the {len(scored):,} {split} items have "
+            f"no prediction; the first is row {row_number(missing.iloc[0])} of {split}; give "
+            "one for each, beside the same texts"
+        )
 
     def _check_repeated(self, predicted: pd.DataFrame) -> None:
         """Raise InputError if the same item has predictions that differ."""
@@ -166,3 +218,22 @@ class _PredictionFile:
                 f"{self.table.location}: {contradictory['text'].nunique():,} items have predictions "
                 f"that differ; the first is in rows {list_numbers(rows)}; keep one of them"
             )
+
+
+def _blank_rows(columns: TableColumns, is_kept: Sequence[bool]) -> TableColumns:
+    """Return columns with the other rows blank, so that they are left out and keep their numbers."""
+    return {
+        name: [cell if keep else None for cell, keep in zip(cells, is_kept, strict=True)]
+        for name, cells in columns.items()
+    }
+
+
+def _advise(kind: Kind) -> str:
+    """Tell what to write for an answer that cannot be used."""
+    if kind.answer.are_numbers:
+        answer = "a number, such as the mean of train"
+    elif kind.answer.are_words:
+        answer = "a tag for each word, such as the most frequent one"
+    else:
+        answer = "one of the labels, such as the most frequent one"
+    return f"give each scored item {answer}, also where the system gave none"

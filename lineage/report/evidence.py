@@ -19,7 +19,6 @@ from lineage.analysis.records import (
     PretrainingBudget,
     Setting,
     System,
-    analysis_to_json,
     record_to_json,
 )
 from lineage.config.params import Params, read_params
@@ -85,7 +84,7 @@ def write_report(folder: Path, analysis: Analysis, facts: ReportFacts) -> list[D
     versions.write_plots(folder / "plots", analysis)
     content = {
         "decisions": record_to_json(decisions),
-        **analysis_to_json(analysis),
+        **record_to_json(analysis),
         "provenance": record_to_json(facts.provenance),
         "model_descriptions": facts.model_descriptions,
         "disagreements": record_to_json(facts.disagreements),

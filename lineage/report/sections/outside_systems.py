@@ -1,5 +1,7 @@
 """Outside systems: their scores and prices, and from how many labels on a trained one is better."""
 
+import math
+
 from lineage.analysis.outside import OutsideResult, OutsideTest, list_outside_results
 from lineage.analysis.records import Analysis
 from lineage.report.cells import verdict_cell
@@ -17,8 +19,9 @@ NOTE = (
     "Outside systems are not trained here: the study has only their predictions, so `lineage "
     "predict` cannot use them, and no row of the first table recommends one. Each model's best "
     "system by validation, and TF-IDF, are compared with them on the same items. Differences are "
-    "those of the best of these from the outside system, in points. They count seeds and subsets "
-    "of labels too, and the verdicts are corrected for all systems that were compared (Holm)."
+    "those of the best of these from the outside system, in points; being of the best of several, "
+    "they flatter the trained side a little. They count seeds and subsets of labels too, and the "
+    "verdicts are corrected for all systems that were compared (Holm)."
 )
 
 
@@ -47,12 +50,20 @@ def describe_outside_systems(analysis: Analysis) -> list[str]:
 def describe_prices(analysis: Analysis) -> str:
     """Return the prices of outside systems in a sentence; empty if none is known."""
     prices = [
-        f"{one.model} {one.price_per_1000_items:,.2f} per 1,000 items of {one.task}"
+        f"{one.model} {_format_price(one.price_per_1000_items)} per 1,000 items of {one.task}"
         for one in analysis.outside_prices
     ]
     if not prices:
         return ""
     return f"Outside systems are not built here; their prices: {join_with_and(prices)}."
+
+
+def _format_price(price: float) -> str:
+    """Return a price with two decimals, or below 1 with two significant digits: 2.40, 0.0040."""
+    decimals = 2
+    if 0 < price < 1:
+        decimals = 1 - math.floor(math.log10(price))
+    return f"{price:,.{decimals}f}"
 
 
 def _describe(result: OutsideResult) -> str:
@@ -64,7 +75,7 @@ def _describe(result: OutsideResult) -> str:
     if score.ci_low is not None:
         text += f" ({format_percent(score.ci_low)} to {format_percent(score.ci_high)})"
     if result.price_per_1000_items is not None:
-        text += f", at {result.price_per_1000_items:,.2f} per 1,000 items"
+        text += f", at {_format_price(result.price_per_1000_items)} per 1,000 items"
     return f"{text}. {_describe_crossover(result)}".strip()
 
 
@@ -93,7 +104,7 @@ def _describe_crossover(result: OutsideResult) -> str:
         "No system trained here is shown to be better at any number of labels, up to "
         f"{largest.train_examples:,}"
     )
-    if largest.comparison.verdict == "worse":
+    if largest.all_worse:
         text += f"; {with_most}, the best of them, {best}, is shown to be worse"
     return f"{text}."
 
