@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import io
 import json
+import re
 import shlex
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
@@ -39,6 +40,10 @@ REQUEST_VARIABLES = {
     "LINEAGE_STUDY_COMMIT",
     "LINEAGE_STUDY_CHANGES",
 }
+
+# These words become names of files. Each part of a stage's name is a model, a task or a seed.
+STAGE_PATTERN = re.compile(r"[a-z_]+(@[a-z0-9_]+(-[a-z0-9_]+)*)?")
+WORD_PATTERN = re.compile(r"(--)?[a-z0-9_]+(-[a-z0-9_]+)*")
 
 Digests = dict[str, str]  # the sha256 of files, by path in the study
 
@@ -145,15 +150,19 @@ def read_bundle(path: Path) -> Bundle:
 def _check_paths(path: Path, bundle: Bundle) -> None:
     """Raise InputError if a file would not lie where it belongs in a study."""
     names = [stage.stage for stage in bundle.stages]
+    for stage_name in names:
+        if not STAGE_PATTERN.fullmatch(stage_name):
+            raise InputError(f"{path}: {stage_name}: no stage of lineage has such a name; refused")
     if not names or len(set(names)) < len(names) or not set(bundle.finished) <= set(names):
         raise InputError(f"{path}: {INDEX_FILE}: its stages do not fit together; copy it again")
     done = [stage for stage in bundle.stages if stage.stage in bundle.finished]
+    made = [output for stage in bundle.stages for output in stage.outputs]
     outputs = [output for stage in done for output in stage.outputs]
     metadata = [metadata_path(stage.stage) for stage in done]
     states = [(RESUME_DIR / stage_file_name(stage.stage)).as_posix() for stage in bundle.stages]
     places = (
         (bundle.inputs, [INPUTS_DIR.as_posix()]),
-        (outputs, [INPUTS_DIR.as_posix()]),
+        (made, [INPUTS_DIR.as_posix()]),
         (bundle.results, [*outputs, *metadata, JOURNAL_DIR.as_posix()]),
         (bundle.resume, states),
     )
@@ -174,7 +183,7 @@ def check_stage(path: Path, stage: BundledStage) -> None:
         definition is not None
         and definition["meta"]["pool"] != "local"
         and words[:3] == definition["cmd"].split()[:3]
-        and not any("/" in word for word in words)
+        and all(WORD_PATTERN.fullmatch(word) for word in words[3:])
     )
     extra = [*(set(stage.files) - REQUEST_FILES), *(set(stage.environment) - REQUEST_VARIABLES)]
     if not is_known or extra:

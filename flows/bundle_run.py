@@ -72,13 +72,12 @@ def run_bundle(path: Path, out: Path, *, minutes: float | None) -> int:
 
 def _check_can_run(path: Path, bundle: Bundle) -> None:
     """Raise InputError unless stages are left, and this package is the one that is to run them."""
-    left = bundle.unfinished()
-    if not left:
+    if not bundle.unfinished():
         raise InputError(
             f"{path}: all its stages have run; at home, take their results with "
             f"`lineage accept {path.name}`"
         )
-    for stage in left:
+    for stage in bundle.stages:  # the scratch study has the files of a finished one
         check_stage(path, stage)
         check_package(
             stage,

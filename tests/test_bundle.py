@@ -30,6 +30,7 @@ from lineage.artifacts import read_json
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
 from lineage.runtime import journal
+from lineage.runtime.code import package_digest
 from tests.helpers.checkout import (
     ROOT,
     command_environment,
@@ -327,6 +328,26 @@ def test_a_result_at_another_place_than_its_stage_declares_is_refused(
         read_bundle(path)
 
 
+@pytest.mark.parametrize("output", ["artifacts/../../secret", "/etc/passwd", "reports/x"])
+def test_outputs_of_all_stages_lie_below_artifacts(output: str, tmp_path: Path) -> None:
+    def change(bundle: Bundle) -> Bundle:
+        stages = (replace(bundle.stages[0], outputs=("artifacts/x", output)),)
+        return replace(bundle, stages=stages, finished=(), results={})
+
+    with pytest.raises(InputError, match=f"{output}: such a file is no part of a bundle"):
+        read_bundle(make_file(tmp_path, change))
+
+
+@pytest.mark.parametrize("name", ["pretrain@../../../evil", "pretrain@gpt/0", "..", "pretrain@"])
+def test_a_stage_whose_name_is_a_path_is_refused(name: str, tmp_path: Path) -> None:
+    def change(bundle: Bundle) -> Bundle:
+        stages = (replace(bundle.stages[0], stage=name),)
+        return replace(bundle, stages=stages, finished=(), results={})
+
+    with pytest.raises(InputError, match="no stage of lineage has such a name; refused"):
+        read_bundle(make_file(tmp_path, change))
+
+
 @pytest.mark.parametrize("name", ["torch.py", ".lineage/resume/adapt-gpt-0-mood/step-1/x"])
 def test_inputs_and_resume_state_have_their_places(name: str, tmp_path: Path) -> None:
     for key in ("inputs", "resume"):
@@ -386,6 +407,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         {"command": "sh -c 'echo $HOME'"},
         {"command": "python -m stages.sources"},
         {"command": "python -m stages.pretrain ../../gpt 0"},
+        {"command": "python -m stages.pretrain .. 0"},
         {"stage": "sources", "command": "python -m stages.sources"},
         {"environment": {"PYTHONPATH": "/somewhere"}},
         {"files": {"torch.py": "print()"}},
@@ -399,6 +421,31 @@ def test_a_bundle_runs_nothing_but_stages_of_the_package(
     check_stage(path, stage)
     with pytest.raises(InputError, match="no stage of lineage has it; refused"):
         check_stage(path, replace(stage, **changes))  # type: ignore[arg-type]
+
+
+def test_the_files_of_a_finished_stage_are_checked_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    def change(bundle: Bundle) -> Bundle:
+        (first,) = bundle.stages
+        evil = {"../../../../evil.txt": "evil", "torch.py": "print()"}
+        right = {"code_digest": package_digest()}
+        first = replace(first, **right, files={**first.files, **evil})
+        second = replace(
+            bundle.stages[0],
+            **right,
+            stage="pretrain@gpt-1",
+            command="python -m stages.pretrain gpt 1",
+            outputs=("artifacts/pretrained/gpt/1",),
+        )
+        return replace(bundle, stages=(first, second))
+
+    path = make_file(tmp_path, change)
+    code, printed = run_elsewhere(tmp_path, str(path), "-o", "out.tar")
+    assert code == 2, printed
+    assert re.search(r"pretrain@gpt-0: \S+: no stage of lineage has it; refused\n$", printed)
+    assert not (tmp_path / "out.tar").exists()
+    assert not [*tmp_path.rglob("evil.txt"), *tmp_path.rglob("torch.py")]
 
 
 def test_other_code_is_refused_before_anything_runs(tmp_path: Path) -> None:
