@@ -14,6 +14,7 @@ from typing import Any
 from flows.bundle import (
     Bundle,
     BundledStage,
+    check_out,
     digest_files,
     lies_in,
     metadata_path,
@@ -41,7 +42,7 @@ from lineage.errors import InputError
 from lineage.runtime import journal
 from lineage.runtime.provenance import archive_stage_metadata, read_lock_entry
 from lineage.runtime.scratch import scratch_folder
-from lineage.runtime.settings import METADATA_DIR, STATE_DIR, check_writable
+from lineage.runtime.settings import METADATA_DIR, STATE_DIR
 
 
 def make_bundle(root: Path, names: Sequence[str], out: Path) -> str:
@@ -50,7 +51,7 @@ def make_bundle(root: Path, names: Sequence[str], out: Path) -> str:
     What they read must be up to date, or made by another one of them. Raises InputError.
     """
     open_study(root)
-    check_writable(str(out.absolute().parent), purpose="the folder of the file to write")
+    check_out(out, num_bytes=0)
     with hold_study(root) as context:
         nodes = _update_sources(context)
         stale = find_stale_stages(nodes, context.repository.read_stale_reasons())

@@ -9,17 +9,21 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from flows.bundle import (
     INDEX_FILE,
     Bundle,
     BundledStage,
+    check_out,
     check_stage,
     digest_files,
     read_bundle,
@@ -39,7 +43,13 @@ from tests.helpers.checkout import (
     set_params,
     stage_outcomes,
 )
-from tests.helpers.toy_project import Project, make_project, wait_until
+from tests.helpers.toy_project import (
+    Project,
+    assert_one_message,
+    make_project,
+    wait_until,
+    write_yaml,
+)
 from tests.helpers.toy_servers import set_models
 
 LINEAGE = (sys.executable, "-m", "flows.cli")
@@ -242,6 +252,87 @@ def test_what_finished_before_a_failure_is_accepted(toy: Project, tmp_path: Path
     assert accepted[1].startswith("train@a: not finished; go on with ")
 
 
+def test_signals_to_all_processes_of_a_job_stop_a_stage_and_are_no_failure(
+    toy: Project, tmp_path: Path
+) -> None:
+    """The stage may get its signal before the command does."""
+    params = toy.params()
+    params["models"]["a"]["make"]["seconds"] = 60
+    write_yaml(toy.root / "params.yaml", params)
+    packed = tmp_path / "packed.tar"
+    assert bundle_toy(toy, "make@a", out=packed).returncode == 0
+    variables = {"LINEAGE_WORKER_HOME": str(tmp_path / "scratch")}
+    process = toy.start("run-bundle", str(packed), "-o", str(packed), **variables)
+    log = "scratch/bundles/*/study/.lineage/logs/make-a.log"
+    wait_until(lambda: any("begins" in path.read_text() for path in tmp_path.glob(log)))
+    for child in psutil.Process(process.pid).children(recursive=True):
+        child.terminate()
+    time.sleep(0.5)
+    process.terminate()
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 3, printed
+    assert "make@a was stopped before its first resume point" in printed
+
+
+def test_a_killed_bundle_keeps_its_state_and_gives_it_to_no_other(
+    toy: Project, tmp_path: Path
+) -> None:
+    variables = {"LINEAGE_WORKER_HOME": str(tmp_path / "scratch")}
+    first = tmp_path / "first.tar"
+    set_models(toy, value=1, exit=7)
+    bundle_toy(toy, "make@a", out=first)
+    assert toy.run("run-bundle", str(first), "-o", str(first), **variables).returncode == 1
+    (scratch,) = (tmp_path / "scratch" / "bundles").glob("*/study")
+    state = scratch / ".lineage" / "resume" / "make-a" / "key" / "state"
+    state.parent.mkdir(parents=True)
+    state.touch()
+    second = tmp_path / "second.tar"
+    set_models(toy, value=2)
+    bundle_toy(toy, "make@a", out=second)
+    command = ("run-bundle", str(second), "-o", str(second))
+    assert toy.run(*command, "--minutes", "0", **variables).returncode == 3
+    assert read_bundle(second).resume == {}
+    assert toy.run(*command, **variables).returncode == 0
+    assert state.exists()
+    assert toy.run("run-bundle", str(first), "-o", str(first), **variables).returncode == 1
+    assert [*read_bundle(first).resume] == [".lineage/resume/make-a/key/state"]
+
+
+def test_what_finished_before_the_file_could_not_be_written_does_not_run_again(
+    toy: Project, tmp_path: Path
+) -> None:
+    set_models(toy, value=1)
+    packed = tmp_path / "packed.tar"
+    bundle_toy(toy, "make@a", "train@a", out=packed)
+    toy.stages_run()
+    folder = tmp_path / "results"
+    command = ("run-bundle", str(packed), "-o", str(folder / "packed.tar"))
+    variables = {"LINEAGE_WORKER_HOME": str(tmp_path / "scratch")}
+    refused = toy.run(*command, **variables)
+    assert refused.returncode == 2
+    assert_one_message(refused, "there is no folder")
+    assert toy.stages_run() == []
+    (folder / ".packed.tar.draft").mkdir(parents=True)  # in the way of the file
+    assert toy.run(*command, **variables).returncode == 1
+    assert toy.stages_run() == ["make@a"]
+    (folder / ".packed.tar.draft").rmdir()
+    completed = toy.run(*command, **variables)
+    assert completed.returncode == 0, completed.stderr
+    assert "make@a: has finished here before" in completed.stdout
+    assert toy.stages_run() == ["train@a"]
+    accepted = toy.run("accept", str(folder / "packed.tar"))
+    assert accepted.stdout == "make@a: accepted\ntrain@a: accepted\n", accepted.stderr
+
+
+def test_a_full_disk_is_noticed_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_out(tmp_path / "out.tar", num_bytes=1_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=400_000))
+    with pytest.raises(InputError, match="takes 1 MB, and 0 MB are free"):
+        check_out(tmp_path / "out.tar", num_bytes=1_000_000)
+
+
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
@@ -275,10 +366,10 @@ def make_file(folder: Path, change: Callable[[Bundle], Bundle] = lambda bundle: 
     stage = BundledStage(
         stage="pretrain@gpt-0",
         code_digest="that of home",
-        files={},
+        files={"params.yaml": "{}\n", "dvc.yaml": "stages: {}\n"},
         threads=1,
         timeout_seconds=60.0,
-        environment={},
+        environment={"LINEAGE_STUDY": "tickets", "LINEAGE_PIPELINE_ID": "1" * 16},
         command="python -m stages.pretrain gpt 0",
         outputs=("artifacts/pretrained/gpt/0",),
         inputs={},
@@ -399,6 +490,8 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"something else")
     with pytest.raises(InputError, match="not a bundle"):
         read_bundle(path)
+    with pytest.raises(InputError, match="there is no such file"):
+        read_bundle(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -446,6 +539,14 @@ def test_the_files_of_a_finished_stage_are_checked_before_anything_is_written(
     assert re.search(r"pretrain@gpt-0: \S+: no stage of lineage has it; refused\n$", printed)
     assert not (tmp_path / "out.tar").exists()
     assert not [*tmp_path.rglob("evil.txt"), *tmp_path.rglob("torch.py")]
+
+
+@pytest.mark.parametrize("key", ["files", "environment"])
+def test_a_stage_without_what_it_needs_is_refused(key: str, tmp_path: Path) -> None:
+    path = make_file(tmp_path)
+    (stage,) = read_bundle(path).stages
+    with pytest.raises(InputError, match=f"{INDEX_FILE} lacks its .+; copy the file again"):
+        check_stage(path, replace(stage, **{key: {}}))  # type: ignore[arg-type]
 
 
 def test_other_code_is_refused_before_anything_runs(tmp_path: Path) -> None:
