@@ -67,6 +67,7 @@ NEEDED_ELSEWHERE = {
     "ruamel.yaml",
     "pyyaml",
     "charset-normalizer",
+    "regex",
     "pydantic",  # typer imports it
     "psutil",
     "typer",
@@ -226,8 +227,12 @@ def test_stages_that_read_each_other_travel_in_one_file(toy: Project, tmp_path: 
     again = toy.run("run-bundle", str(packed), "-o", str(packed), **variables)
     assert again.returncode == 2
     assert "all its stages have run" in again.stderr
+    state = toy.root / ".lineage" / "resume" / "make-a" / "key" / "of an earlier try"
+    state.parent.mkdir(parents=True)
+    state.touch()
     accepted = toy.run("accept", str(packed))
     assert accepted.stdout == "make@a: accepted\ntrain@a: accepted\n", accepted.stderr
+    assert not state.exists()
     printed = toy.run("run", "--no-prefect").stdout
     outcomes = stage_outcomes(printed)
     assert outcomes["make@a"] == outcomes["train@a"] == "fresh"
@@ -336,7 +341,7 @@ def test_a_full_disk_is_noticed_before_anything_runs(
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
-        ("train@a", "train@a: make@a, which it reads, is not up to date; run `dvc repro make@a`"),
+        ("train@a", "inputs are not up to date: make@a; run `dvc repro make@a` first, or bundle"),
         ("report", "report: it reads your files, so it runs at home only"),
         ("train@aa", "train@aa: the study has no such stage; did you mean 'train@a'?"),
         ("make@b", "make@b: it is up to date, so nothing is left to run"),
@@ -354,6 +359,20 @@ def test_a_stage_that_cannot_travel_is_refused(
     assert completed.returncode == 2, completed.stdout
     assert message in completed.stderr
     assert not (tmp_path / "packed.tar").exists()
+
+
+def test_all_stages_that_have_to_run_first_are_named_at_once(toy: Project, tmp_path: Path) -> None:
+    graph = read_yaml(toy.root / "dvc.yaml")
+    graph["stages"]["make"]["meta"]["pool"] = "local"
+    graph["stages"]["train"]["deps"].append("artifacts/extra/${item.item}")
+    write_yaml(toy.root / "dvc.yaml", graph)
+    toy.set_params(grid__models=["a"], grid__extra=["a"])
+    refused = bundle_toy(toy, "train@a", out=tmp_path / "packed.tar")
+    assert_one_message(
+        refused,
+        "train@a: some inputs are not up to date: make@a, extra@a; run `dvc repro make@a extra@a` "
+        "first, or bundle extra@a too",
+    )
 
 
 def make_file(folder: Path, change: Callable[[Bundle], Bundle] = lambda bundle: bundle) -> Path:
