@@ -113,11 +113,17 @@ def run_elsewhere(folder: Path, *words: str, **environment: str) -> tuple[int, s
 
 
 def run_until_resume_point(folder: Path, *words: str, number: int, **environment: str) -> str:
-    """Send a signal to the command once its stage has written a resume point."""
+    """Send a signal to the command once its stage has written a resume point.
+
+    TERM goes to all its processes, as some schedulers of jobs send it.
+    """
     process = start_elsewhere(folder, *words, **environment)
     points = "bundles/*/study/.lineage/resume/*/*/step-*/manifest.json"
     before = {*(folder / "scratch").glob(points)}
     wait_until(lambda: {*(folder / "scratch").glob(points)} - before, seconds=120)
+    if number == signal.SIGTERM:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.send_signal(number)
     process.send_signal(number)
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == (3 if number == signal.SIGTERM else -number), printed
@@ -129,7 +135,7 @@ def study(tmp_path: Path) -> Path:
     """A user's own study with a tokenizer and token ids, whose pretraining takes seconds."""
     folder = create_own_study(tmp_path / "home" / "tickets")
     set_params(folder, budget__text_bytes=600_000, budget__max_epochs=100)
-    run_command(folder, "dvc", "repro", "tokenizer@gpt")
+    run_command(folder, "dvc", "repro", "tokenizer@gpt", "recipe@gpt")
     return folder
 
 
