@@ -11,7 +11,9 @@ import contextlib
 import hashlib
 import io
 import json
+import re
 import shlex
+import shutil
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -25,20 +27,20 @@ from lineage import __version__
 from lineage.config.records import parse_record, read_yaml
 from lineage.errors import InputError
 from lineage.runtime.journal import JOURNAL_DIR
-from lineage.runtime.settings import METADATA_DIR, STATE_DIR
+from lineage.runtime.settings import METADATA_DIR, STATE_DIR, check_writable
 
 INDEX_FILE = "bundle.json"
 FORMAT = 1
 INPUTS_DIR = Path("artifacts")
 RESUME_DIR = STATE_DIR / "resume"
 REQUEST_FILES = {"params.yaml", "dvc.yaml"}
+NEEDED_VARIABLES = {"LINEAGE_STUDY", "LINEAGE_PIPELINE_ID"}
 # A variable such as PYTHONPATH would let a bundle run other code than that of the package.
-REQUEST_VARIABLES = {
-    "LINEAGE_STUDY",
-    "LINEAGE_PIPELINE_ID",
-    "LINEAGE_STUDY_COMMIT",
-    "LINEAGE_STUDY_CHANGES",
-}
+REQUEST_VARIABLES = {*NEEDED_VARIABLES, "LINEAGE_STUDY_COMMIT", "LINEAGE_STUDY_CHANGES"}
+
+# These words become names of files. Each part of a stage's name is a model, a task or a seed.
+STAGE_PATTERN = re.compile(r"[a-z_]+(@[a-z0-9_]+(-[a-z0-9_]+)*)?")
+WORD_PATTERN = re.compile(r"(--)?[a-z0-9_]+(-[a-z0-9_]+)*")
 
 Digests = dict[str, str]  # the sha256 of files, by path in the study
 
@@ -145,15 +147,19 @@ def read_bundle(path: Path) -> Bundle:
 def _check_paths(path: Path, bundle: Bundle) -> None:
     """Raise InputError if a file would not lie where it belongs in a study."""
     names = [stage.stage for stage in bundle.stages]
+    for stage_name in names:
+        if not STAGE_PATTERN.fullmatch(stage_name):
+            raise InputError(f"{path}: {stage_name}: no stage of lineage has such a name; refused")
     if not names or len(set(names)) < len(names) or not set(bundle.finished) <= set(names):
         raise InputError(f"{path}: {INDEX_FILE}: its stages do not fit together; copy it again")
     done = [stage for stage in bundle.stages if stage.stage in bundle.finished]
+    made = [output for stage in bundle.stages for output in stage.outputs]
     outputs = [output for stage in done for output in stage.outputs]
     metadata = [metadata_path(stage.stage) for stage in done]
     states = [(RESUME_DIR / stage_file_name(stage.stage)).as_posix() for stage in bundle.stages]
     places = (
         (bundle.inputs, [INPUTS_DIR.as_posix()]),
-        (outputs, [INPUTS_DIR.as_posix()]),
+        (made, [INPUTS_DIR.as_posix()]),
         (bundle.results, [*outputs, *metadata, JOURNAL_DIR.as_posix()]),
         (bundle.resume, states),
     )
@@ -162,6 +168,22 @@ def _check_paths(path: Path, bundle: Bundle) -> None:
             is_plain = PurePosixPath(name).as_posix() == name and ".." not in name.split("/")
             if not is_plain or not lies_in(name, folders):
                 raise InputError(f"{path}: {name}: such a file is no part of a bundle; refused")
+
+
+def check_out(out: Path, *, num_bytes: int) -> None:
+    """Raise InputError unless a file of about so many bytes can be written here."""
+    folder = out.absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"-o {out}: there is no folder {folder}; create it, or correct the path")
+    if out.is_dir():
+        raise InputError(f"-o {out}: it is a folder; name a file in it")
+    check_writable(str(folder), purpose="the folder of the file to write")
+    num_free = shutil.disk_usage(folder).free
+    if num_free < num_bytes:
+        raise InputError(
+            f"{folder}: the file to write takes {num_bytes / 1e6:.0f} MB, and "
+            f"{num_free / 1e6:.0f} MB are free; free some space there"
+        )
 
 
 def check_stage(path: Path, stage: BundledStage) -> None:
@@ -174,12 +196,17 @@ def check_stage(path: Path, stage: BundledStage) -> None:
         definition is not None
         and definition["meta"]["pool"] != "local"
         and words[:3] == definition["cmd"].split()[:3]
-        and not any("/" in word for word in words)
+        and all(WORD_PATTERN.fullmatch(word) for word in words[3:])
     )
     extra = [*(set(stage.files) - REQUEST_FILES), *(set(stage.environment) - REQUEST_VARIABLES)]
     if not is_known or extra:
         what = extra[0] if extra else stage.command
         raise InputError(f"{path}: {stage.stage}: {what}: no stage of lineage has it; refused")
+    missing = [*(REQUEST_FILES - set(stage.files)), *(NEEDED_VARIABLES - set(stage.environment))]
+    if missing:
+        raise InputError(
+            f"{path}: {stage.stage}: {INDEX_FILE} lacks its {missing[0]}; copy the file again"
+        )
 
 
 def unpack(path: Path, bundle: Bundle, target: Path, wanted: Mapping[str, str]) -> None:
@@ -215,11 +242,11 @@ def _write_checked(stream: IO[bytes], target: Path, digest: str, *, where: str) 
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[tarfile.TarFile]:
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file; correct the path")
     try:
         with tarfile.open(path, "r:") as archive:
             yield archive
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file; correct the path") from None
     except (tarfile.TarError, EOFError) as error:
         raise InputError(
             f"{path}: not a bundle, or cut short ({error}); copy the file again"

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.bundle import (
+    RESUME_DIR,
     Bundle,
     BundledStage,
+    check_out,
     digest_files,
     lies_in,
     metadata_path,
@@ -21,7 +23,7 @@ from flows.bundle import (
     unpack,
     write_bundle,
 )
-from flows.execute import StageContext, run_stage
+from flows.execute import StageContext, run_stage, stage_file_name
 from flows.handover import make_request, remove
 from flows.plan import (
     ALWAYS_RUNS,
@@ -41,7 +43,7 @@ from lineage.errors import InputError
 from lineage.runtime import journal
 from lineage.runtime.provenance import archive_stage_metadata, read_lock_entry
 from lineage.runtime.scratch import scratch_folder
-from lineage.runtime.settings import METADATA_DIR, STATE_DIR, check_writable
+from lineage.runtime.settings import METADATA_DIR, STATE_DIR
 
 
 def make_bundle(root: Path, names: Sequence[str], out: Path) -> str:
@@ -50,7 +52,7 @@ def make_bundle(root: Path, names: Sequence[str], out: Path) -> str:
     What they read must be up to date, or made by another one of them. Raises InputError.
     """
     open_study(root)
-    check_writable(str(out.absolute().parent), purpose="the folder of the file to write")
+    check_out(out, num_bytes=0)
     with hold_study(root) as context:
         nodes = _update_sources(context)
         stale = find_stale_stages(nodes, context.repository.read_stale_reasons())
@@ -62,7 +64,8 @@ def make_bundle(root: Path, names: Sequence[str], out: Path) -> str:
                 )
         chosen = [node for node in nodes if node.name in names]
         for node in chosen:
-            _check_can_travel(node, names, stale, root)
+            _check_can_travel(node, stale, root)
+        _check_upstream(chosen, nodes, stale, root)
         bundle = _collect_bundle(chosen, nodes, context)
         write_bundle(out, bundle, root)
     size_mb = out.stat().st_size / 1e6
@@ -82,20 +85,38 @@ def _update_sources(context: StageContext) -> list[StageNode]:
     return nodes
 
 
-def _check_can_travel(
-    node: StageNode, names: Collection[str], stale: Mapping[str, Reasons], root: Path
-) -> None:
+def _check_can_travel(node: StageNode, stale: Mapping[str, Reasons], root: Path) -> None:
     """Raise InputError unless a stage can run elsewhere, and has to run."""
     if must_run_here(node, root):
         raise InputError(f"{node.name}: it reads your files, so it runs at home only; leave it out")
     if not stale[node.name]:
         raise InputError(f"{node.name}: it is up to date, so nothing is left to run; leave it out")
-    for name in node.upstream:
-        if name not in names and stale[name] and stale[name] != (ALWAYS_RUNS,):
-            raise InputError(
-                f"{node.name}: {name}, which it reads, is not up to date; run "
-                f"`dvc repro {name}` first, or name it too"
-            )
+
+
+def _check_upstream(
+    chosen: Sequence[StageNode],
+    nodes: Sequence[StageNode],
+    stale: Mapping[str, Reasons],
+    root: Path,
+) -> None:
+    """Raise InputError if stages read something that is not up to date and not made by them."""
+    names = {node.name for node in chosen}
+    read = {name for node in chosen for name in node.upstream} - names
+    missing = [
+        node
+        for node in nodes
+        if node.name in read and stale[node.name] and stale[node.name] != (ALWAYS_RUNS,)
+    ]
+    if not missing:
+        return
+    readers = [node.name for node in chosen if {*node.upstream} & {other.name for other in missing}]
+    left = [node.name for node in missing]
+    movable = [node.name for node in missing if not must_run_here(node, root)]
+    too = f", or bundle {', '.join(movable)} too" if movable else ""
+    raise InputError(
+        f"{', '.join(readers)}: some inputs are not up to date: {', '.join(left)}; run "
+        f"`dvc repro {' '.join(left)}` first{too}"
+    )
 
 
 def _collect_bundle(
@@ -161,7 +182,6 @@ def accept_bundle(root: Path, path: Path) -> str:
         unpack(path, bundle, scratch, bundle.results)
         for node in new:
             _put_in_place(node, scratch, context)
-        _take_over_journals(scratch, [node.name for node in new])
     lines = [
         f"{node.name}: {'accepted' if node in new else 'the study has this result already'}"
         for node in done
@@ -223,7 +243,10 @@ def _check_same_result(path: Path, bundle: Bundle, node: StageNode, root: Path) 
 
 
 def _put_in_place(node: StageNode, scratch: Path, context: StageContext) -> None:
-    """Move a stage's outputs into the study, and record them as DVC does after a run."""
+    """Move a stage's outputs into the study, and record them as DVC does after a run.
+
+    That is recorded last: until then a command that was killed does all of it again.
+    """
     root = context.root
     try:
         with context.repository.reserve(node.name):
@@ -231,20 +254,22 @@ def _put_in_place(node: StageNode, scratch: Path, context: StageContext) -> None
                 remove(root / output)
                 (root / output).parent.mkdir(parents=True, exist_ok=True)
                 shutil.move(scratch / output, root / output)
+        metadata = metadata_path(node.name)
+        (root / METADATA_DIR).mkdir(parents=True, exist_ok=True)
+        (scratch / metadata).replace(root / metadata)
+        _take_over_journals(scratch, node.name)
         context.repository.keep_result(node.name)
     except RepositoryError as error:
         raise InputError(f"{node.name}: DVC could not keep its result: {error}") from error
-    metadata = metadata_path(node.name)
-    (root / METADATA_DIR).mkdir(parents=True, exist_ok=True)
-    (scratch / metadata).replace(root / metadata)
+    remove(root / RESUME_DIR / stage_file_name(node.name))
     archive_stage_metadata(root / METADATA_DIR, node.name, read_lock_entry(root, node.name))
 
 
-def _take_over_journals(scratch: Path, stages: Collection[str]) -> None:
-    """Let what these stages have logged wait for the next run, which sends it to MLflow."""
+def _take_over_journals(scratch: Path, stage: str) -> None:
+    """Let what a stage has logged wait for the next run, which sends it to MLflow."""
     for path in sorted((scratch / journal.JOURNAL_DIR).glob(f"*{journal.SUFFIX}")):
         try:
-            if journal.read_stage_run(path).stage in stages:
+            if journal.read_stage_run(path).stage == stage:
                 journal.take_over(path)
         except journal.JournalError as error:
             print(f"{path.name}: MLflow does not get it: {error}", file=sys.stderr)

@@ -5,18 +5,24 @@ MLflow or git. When the time is up, a stage saves a resume point, which the next
 """
 
 import contextlib
+import hashlib
+import json
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TypedDict
 
 from flows.bundle import (
+    INPUTS_DIR,
     RESUME_DIR,
     Bundle,
     BundledStage,
+    Digests,
+    check_out,
     check_stage,
     digest_files,
     lies_in,
@@ -33,7 +39,7 @@ from flows.execute import (
     run_without_dvc,
     stage_file_name,
 )
-from flows.handover import check_package, open_scratch_study, remove, worker_home
+from flows.handover import check_package, prepare_scratch_study, remove, worker_home
 from flows.stage_process import start_server
 from lineage.errors import InputError
 from lineage.runtime.journal import (
@@ -43,11 +49,22 @@ from lineage.runtime.journal import (
     JournalError,
     read_stage_run,
 )
-from lineage.runtime.settings import check_writable
+from lineage.runtime.locks import try_lock
+from lineage.runtime.settings import STATE_DIR
 
 SCRATCH_DIR = "bundles"  # beside the scratch studies of workers, which keep DVC's cache
+KEPT_FILE = STATE_DIR / "finished.json"
+KEPT_HERE = (str(STATE_DIR), str(INPUTS_DIR))  # after a process that was killed
+SIGNAL_SECONDS = 1.0  # between the signals to two processes of a job
 EXIT_UNFINISHED = 3  # the time is up
 LOG_SECONDS = 0.5  # between two looks for lines that a stage has printed
+
+
+class Kept(TypedDict):
+    """What KEPT_FILE holds: the finished stages, and the digests of their results."""
+
+    finished: list[str]
+    results: Digests
 
 
 def run_bundle(path: Path, out: Path, *, minutes: float | None) -> int:
@@ -60,9 +77,9 @@ def run_bundle(path: Path, out: Path, *, minutes: float | None) -> int:
     with _stop_when(stop_event, minutes):
         bundle = read_bundle(path)
         _check_can_run(path, bundle)
-        check_writable(str(out.absolute().parent), purpose="the folder of the file to write")
-        files = bundle.stages[0].files
-        with open_scratch_study(worker_home() / SCRATCH_DIR, files) as root:
+        check_out(out, num_bytes=path.stat().st_size)
+        with _open_scratch_study(bundle) as root:
+            bundle = _take_finished(bundle, root)
             _unpack_study(path, bundle, root)
             bundle, result = _run_stages(bundle, root, out, stop_event)
             if result.outcome != "failed":  # after a failure its log is of use
@@ -72,13 +89,12 @@ def run_bundle(path: Path, out: Path, *, minutes: float | None) -> int:
 
 def _check_can_run(path: Path, bundle: Bundle) -> None:
     """Raise InputError unless stages are left, and this package is the one that is to run them."""
-    left = bundle.unfinished()
-    if not left:
+    if not bundle.unfinished():
         raise InputError(
             f"{path}: all its stages have run; at home, take their results with "
             f"`lineage accept {path.name}`"
         )
-    for stage in left:
+    for stage in bundle.stages:  # the scratch study has the files of a finished one
         check_stage(path, stage)
         check_package(
             stage,
@@ -100,6 +116,62 @@ def _stop_when(stop_event: threading.Event, minutes: float | None) -> Iterator[N
     timer.start()
     yield
     timer.cancel()
+
+
+@contextlib.contextmanager
+def _open_scratch_study(bundle: Bundle) -> Iterator[Path]:
+    """Yield this bundle's own folder for a study: no other bundle takes its state for its own.
+
+    What a killed process has left there goes further. Raises InputError if another process uses it.
+    """
+    stages = json.dumps([asdict(stage) for stage in bundle.stages], sort_keys=True)
+    digest = hashlib.sha256(stages.encode()).hexdigest()[:24]
+    folder = worker_home() / SCRATCH_DIR / digest
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as stream:
+        if not try_lock(stream):
+            raise InputError(
+                f"{folder}: another `lineage run-bundle` runs these stages; wait for it, or stop it"
+            )
+        root = folder / "study"
+        prepare_scratch_study(root, bundle.stages[0].files, kept=KEPT_HERE)
+        yield root
+
+
+def _take_finished(bundle: Bundle, root: Path) -> Bundle:
+    """Count stages as finished whose results are here, though no file could be written of them.
+
+    What they have read must be what the bundle has. All other outputs are removed.
+    """
+    kept: Kept = {"finished": [], "results": {}}
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        kept = json.loads((root / KEPT_FILE).read_text(encoding="utf-8"))
+    done = [stage for stage in bundle.stages if stage.stage in kept["finished"]]
+    there = {name for name in bundle.results if not lies_in(name, [JOURNAL_DIR.as_posix()])}
+    if _digest_results(done, root) != kept["results"] or any(
+        bundle.results[name] != kept["results"].get(name) for name in there
+    ):
+        done = []
+    for stage in bundle.stages:
+        if stage not in done:
+            for output in stage.outputs:
+                remove(root / output)
+        elif stage.stage not in bundle.finished:
+            print(f"{stage.stage}: has finished here before", flush=True)
+            bundle = replace(bundle, finished=(*bundle.finished, stage.stage))
+    return bundle
+
+
+def _keep_finished(bundle: Bundle, root: Path) -> None:
+    """Note what has finished, so that the same command finds it if no file can be written."""
+    done = [stage for stage in bundle.stages if stage.stage in bundle.finished]
+    kept: Kept = {"finished": list(bundle.finished), "results": _digest_results(done, root)}
+    (root / KEPT_FILE).write_text(json.dumps(kept), encoding="utf-8")
+
+
+def _digest_results(stages: Sequence[BundledStage], root: Path) -> Digests:
+    names = [name for stage in stages for name in (*stage.outputs, metadata_path(stage.stage))]
+    return digest_files(root, names)
 
 
 def _unpack_study(path: Path, bundle: Bundle, root: Path) -> None:
@@ -132,7 +204,12 @@ def _run_stages(
     """
     variables = {KEEP_VARIABLE: "1"}
     start_server(StageContext(root, variables).child_environment("server"))
-    for stage in bundle.unfinished():
+    left = bundle.unfinished()
+    if not left:  # a killed process had finished them
+        bundle = _collect_files(bundle, root)
+        write_bundle(out, bundle, root)
+        return bundle, StageResult(bundle.stages[-1].stage, "ran")
+    for stage in left:
         print(f"running {stage.stage}", flush=True)
         with _show_log(log_path(root, stage.stage)):
             result = run_without_dvc(
@@ -143,8 +220,11 @@ def _run_stages(
                 ),
                 timeout_seconds=stage.timeout_seconds,
             )
+        if result.was_killed and _is_stop_requested(stop_event):
+            result = replace(result, outcome="stopped")
         if result.succeeded:
             bundle = replace(bundle, finished=(*bundle.finished, stage.stage))
+            _keep_finished(bundle, root)
             print(f"{stage.stage}: finished in {result.seconds:.0f} s", flush=True)
         bundle = _collect_files(bundle, root)
         write_bundle(out, bundle, root)
@@ -153,19 +233,31 @@ def _run_stages(
     return bundle, result
 
 
+def _is_stop_requested(stop_event: threading.Event) -> bool:
+    """Return whether the stop is requested, or is so in a moment.
+
+    A scheduler of jobs may signal all processes, and a stage before this one.
+    """
+    deadline = time.monotonic() + SIGNAL_SECONDS
+    # Not stop_event.wait: the signal would set the event while this thread holds its lock.
+    while not stop_event.is_set() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return stop_event.is_set()
+
+
 def _collect_files(bundle: Bundle, root: Path) -> Bundle:
     """Return the bundle with the files that are in the scratch study now."""
     left = bundle.unfinished()
-    results = _find_journals(bundle, root)
-    for stage in bundle.stages:
-        if stage not in left:
-            results += [*stage.outputs, metadata_path(stage.stage)]
+    done = [stage for stage in bundle.stages if stage not in left]
     states = digest_files(root, [_resume_folder(stage) for stage in left])
     return replace(
         bundle,
         written=time.time(),
         inputs=bundle.inputs if left else {},
-        results=digest_files(root, results),
+        results={
+            **digest_files(root, _find_journals(bundle, root)),
+            **_digest_results(done, root),
+        },
         # Without drafts of a stage that was killed.
         resume={name: digest for name, digest in states.items() if "/." not in name},
     )

@@ -8,7 +8,7 @@ since the latter machine may have little more than torch.
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,14 +84,19 @@ def open_scratch_study(home: Path, files: Mapping[str, str]) -> Iterator[Path]:
     """
     with _claim_slot(home) as folder:
         root = folder / "study"
-        wait_for_stages(root)
-        root.mkdir(exist_ok=True)
-        for path in root.iterdir():
-            if path.name not in KEPT_ON_WORKERS:
-                remove(path)
-        for name, text in files.items():
-            (root / name).write_text(text, encoding="utf-8")
+        prepare_scratch_study(root, files, kept=KEPT_ON_WORKERS)
         yield root
+
+
+def prepare_scratch_study(root: Path, files: Mapping[str, str], *, kept: Collection[str]) -> None:
+    """Make a folder a study with the files of a request, and of what it held only `kept`."""
+    wait_for_stages(root)
+    root.mkdir(exist_ok=True)
+    for path in root.iterdir():
+        if path.name not in kept:
+            remove(path)
+    for name, text in files.items():
+        (root / name).write_text(text, encoding="utf-8")
 
 
 def remove(path: Path) -> None:

@@ -9,17 +9,21 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from flows.bundle import (
     INDEX_FILE,
     Bundle,
     BundledStage,
+    check_out,
     check_stage,
     digest_files,
     read_bundle,
@@ -30,6 +34,7 @@ from lineage.artifacts import read_json
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
 from lineage.runtime import journal
+from lineage.runtime.code import package_digest
 from tests.helpers.checkout import (
     ROOT,
     command_environment,
@@ -38,7 +43,13 @@ from tests.helpers.checkout import (
     set_params,
     stage_outcomes,
 )
-from tests.helpers.toy_project import Project, make_project, wait_until
+from tests.helpers.toy_project import (
+    Project,
+    assert_one_message,
+    make_project,
+    wait_until,
+    write_yaml,
+)
 from tests.helpers.toy_servers import set_models
 
 LINEAGE = (sys.executable, "-m", "flows.cli")
@@ -56,6 +67,7 @@ NEEDED_ELSEWHERE = {
     "ruamel.yaml",
     "pyyaml",
     "charset-normalizer",
+    "regex",
     "pydantic",  # typer imports it
     "psutil",
     "typer",
@@ -101,11 +113,17 @@ def run_elsewhere(folder: Path, *words: str, **environment: str) -> tuple[int, s
 
 
 def run_until_resume_point(folder: Path, *words: str, number: int, **environment: str) -> str:
-    """Send a signal to the command once its stage has written a resume point."""
+    """Send a signal to the command once its stage has written a resume point.
+
+    TERM goes to all its processes, as some schedulers of jobs send it.
+    """
     process = start_elsewhere(folder, *words, **environment)
     points = "bundles/*/study/.lineage/resume/*/*/step-*/manifest.json"
     before = {*(folder / "scratch").glob(points)}
     wait_until(lambda: {*(folder / "scratch").glob(points)} - before, seconds=120)
+    if number == signal.SIGTERM:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.send_signal(number)
     process.send_signal(number)
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == (3 if number == signal.SIGTERM else -number), printed
@@ -117,7 +135,7 @@ def study(tmp_path: Path) -> Path:
     """A user's own study with a tokenizer and token ids, whose pretraining takes seconds."""
     folder = create_own_study(tmp_path / "home" / "tickets")
     set_params(folder, budget__text_bytes=600_000, budget__max_epochs=100)
-    run_command(folder, "dvc", "repro", "tokenizer@gpt")
+    run_command(folder, "dvc", "repro", "tokenizer@gpt", "recipe@gpt")
     return folder
 
 
@@ -215,8 +233,12 @@ def test_stages_that_read_each_other_travel_in_one_file(toy: Project, tmp_path: 
     again = toy.run("run-bundle", str(packed), "-o", str(packed), **variables)
     assert again.returncode == 2
     assert "all its stages have run" in again.stderr
+    state = toy.root / ".lineage" / "resume" / "make-a" / "key" / "of an earlier try"
+    state.parent.mkdir(parents=True)
+    state.touch()
     accepted = toy.run("accept", str(packed))
     assert accepted.stdout == "make@a: accepted\ntrain@a: accepted\n", accepted.stderr
+    assert not state.exists()
     printed = toy.run("run", "--no-prefect").stdout
     outcomes = stage_outcomes(printed)
     assert outcomes["make@a"] == outcomes["train@a"] == "fresh"
@@ -241,10 +263,91 @@ def test_what_finished_before_a_failure_is_accepted(toy: Project, tmp_path: Path
     assert accepted[1].startswith("train@a: not finished; go on with ")
 
 
+def test_signals_to_all_processes_of_a_job_stop_a_stage_and_are_no_failure(
+    toy: Project, tmp_path: Path
+) -> None:
+    """The stage may get its signal before the command does."""
+    params = toy.params()
+    params["models"]["a"]["make"]["seconds"] = 60
+    write_yaml(toy.root / "params.yaml", params)
+    packed = tmp_path / "packed.tar"
+    assert bundle_toy(toy, "make@a", out=packed).returncode == 0
+    variables = {"LINEAGE_WORKER_HOME": str(tmp_path / "scratch")}
+    process = toy.start("run-bundle", str(packed), "-o", str(packed), **variables)
+    log = "scratch/bundles/*/study/.lineage/logs/make-a.log"
+    wait_until(lambda: any("begins" in path.read_text() for path in tmp_path.glob(log)))
+    for child in psutil.Process(process.pid).children(recursive=True):
+        child.terminate()
+    time.sleep(0.5)
+    process.terminate()
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 3, printed
+    assert "make@a was stopped before its first resume point" in printed
+
+
+def test_a_killed_bundle_keeps_its_state_and_gives_it_to_no_other(
+    toy: Project, tmp_path: Path
+) -> None:
+    variables = {"LINEAGE_WORKER_HOME": str(tmp_path / "scratch")}
+    first = tmp_path / "first.tar"
+    set_models(toy, value=1, exit=7)
+    bundle_toy(toy, "make@a", out=first)
+    assert toy.run("run-bundle", str(first), "-o", str(first), **variables).returncode == 1
+    (scratch,) = (tmp_path / "scratch" / "bundles").glob("*/study")
+    state = scratch / ".lineage" / "resume" / "make-a" / "key" / "state"
+    state.parent.mkdir(parents=True)
+    state.touch()
+    second = tmp_path / "second.tar"
+    set_models(toy, value=2)
+    bundle_toy(toy, "make@a", out=second)
+    command = ("run-bundle", str(second), "-o", str(second))
+    assert toy.run(*command, "--minutes", "0", **variables).returncode == 3
+    assert read_bundle(second).resume == {}
+    assert toy.run(*command, **variables).returncode == 0
+    assert state.exists()
+    assert toy.run("run-bundle", str(first), "-o", str(first), **variables).returncode == 1
+    assert [*read_bundle(first).resume] == [".lineage/resume/make-a/key/state"]
+
+
+def test_what_finished_before_the_file_could_not_be_written_does_not_run_again(
+    toy: Project, tmp_path: Path
+) -> None:
+    set_models(toy, value=1)
+    packed = tmp_path / "packed.tar"
+    bundle_toy(toy, "make@a", "train@a", out=packed)
+    toy.stages_run()
+    folder = tmp_path / "results"
+    command = ("run-bundle", str(packed), "-o", str(folder / "packed.tar"))
+    variables = {"LINEAGE_WORKER_HOME": str(tmp_path / "scratch")}
+    refused = toy.run(*command, **variables)
+    assert refused.returncode == 2
+    assert_one_message(refused, "there is no folder")
+    assert toy.stages_run() == []
+    (folder / ".packed.tar.draft").mkdir(parents=True)  # in the way of the file
+    assert toy.run(*command, **variables).returncode == 1
+    assert toy.stages_run() == ["make@a"]
+    (folder / ".packed.tar.draft").rmdir()
+    completed = toy.run(*command, **variables)
+    assert completed.returncode == 0, completed.stderr
+    assert "make@a: has finished here before" in completed.stdout
+    assert toy.stages_run() == ["train@a"]
+    accepted = toy.run("accept", str(folder / "packed.tar"))
+    assert accepted.stdout == "make@a: accepted\ntrain@a: accepted\n", accepted.stderr
+
+
+def test_a_full_disk_is_noticed_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_out(tmp_path / "out.tar", num_bytes=1_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=400_000))
+    with pytest.raises(InputError, match="takes 1 MB, and 0 MB are free"):
+        check_out(tmp_path / "out.tar", num_bytes=1_000_000)
+
+
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
-        ("train@a", "train@a: make@a, which it reads, is not up to date; run `dvc repro make@a`"),
+        ("train@a", "inputs are not up to date: make@a; run `dvc repro make@a` first, or bundle"),
         ("report", "report: it reads your files, so it runs at home only"),
         ("train@aa", "train@aa: the study has no such stage; did you mean 'train@a'?"),
         ("make@b", "make@b: it is up to date, so nothing is left to run"),
@@ -264,6 +367,20 @@ def test_a_stage_that_cannot_travel_is_refused(
     assert not (tmp_path / "packed.tar").exists()
 
 
+def test_all_stages_that_have_to_run_first_are_named_at_once(toy: Project, tmp_path: Path) -> None:
+    graph = read_yaml(toy.root / "dvc.yaml")
+    graph["stages"]["make"]["meta"]["pool"] = "local"
+    graph["stages"]["train"]["deps"].append("artifacts/extra/${item.item}")
+    write_yaml(toy.root / "dvc.yaml", graph)
+    toy.set_params(grid__models=["a"], grid__extra=["a"])
+    refused = bundle_toy(toy, "train@a", out=tmp_path / "packed.tar")
+    assert_one_message(
+        refused,
+        "train@a: some inputs are not up to date: make@a, extra@a; run `dvc repro make@a extra@a` "
+        "first, or bundle extra@a too",
+    )
+
+
 def make_file(folder: Path, change: Callable[[Bundle], Bundle] = lambda bundle: bundle) -> Path:
     """Write a bundle with a finished stage, and return its path."""
     root = folder / "study"
@@ -274,10 +391,10 @@ def make_file(folder: Path, change: Callable[[Bundle], Bundle] = lambda bundle: 
     stage = BundledStage(
         stage="pretrain@gpt-0",
         code_digest="that of home",
-        files={},
+        files={"params.yaml": "{}\n", "dvc.yaml": "stages: {}\n"},
         threads=1,
         timeout_seconds=60.0,
-        environment={},
+        environment={"LINEAGE_STUDY": "tickets", "LINEAGE_PIPELINE_ID": "1" * 16},
         command="python -m stages.pretrain gpt 0",
         outputs=("artifacts/pretrained/gpt/0",),
         inputs={},
@@ -325,6 +442,26 @@ def test_a_result_at_another_place_than_its_stage_declares_is_refused(
     path = make_file(tmp_path, lambda bundle: replace(bundle, results={name: "0" * 64}))
     with pytest.raises(InputError, match="such a file is no part of a bundle"):
         read_bundle(path)
+
+
+@pytest.mark.parametrize("output", ["artifacts/../../secret", "/etc/passwd", "reports/x"])
+def test_outputs_of_all_stages_lie_below_artifacts(output: str, tmp_path: Path) -> None:
+    def change(bundle: Bundle) -> Bundle:
+        stages = (replace(bundle.stages[0], outputs=("artifacts/x", output)),)
+        return replace(bundle, stages=stages, finished=(), results={})
+
+    with pytest.raises(InputError, match=f"{output}: such a file is no part of a bundle"):
+        read_bundle(make_file(tmp_path, change))
+
+
+@pytest.mark.parametrize("name", ["pretrain@../../../evil", "pretrain@gpt/0", "..", "pretrain@"])
+def test_a_stage_whose_name_is_a_path_is_refused(name: str, tmp_path: Path) -> None:
+    def change(bundle: Bundle) -> Bundle:
+        stages = (replace(bundle.stages[0], stage=name),)
+        return replace(bundle, stages=stages, finished=(), results={})
+
+    with pytest.raises(InputError, match="no stage of lineage has such a name; refused"):
+        read_bundle(make_file(tmp_path, change))
 
 
 @pytest.mark.parametrize("name", ["torch.py", ".lineage/resume/adapt-gpt-0-mood/step-1/x"])
@@ -378,6 +515,8 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"something else")
     with pytest.raises(InputError, match="not a bundle"):
         read_bundle(path)
+    with pytest.raises(InputError, match="there is no such file"):
+        read_bundle(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -386,6 +525,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         {"command": "sh -c 'echo $HOME'"},
         {"command": "python -m stages.sources"},
         {"command": "python -m stages.pretrain ../../gpt 0"},
+        {"command": "python -m stages.pretrain .. 0"},
         {"stage": "sources", "command": "python -m stages.sources"},
         {"environment": {"PYTHONPATH": "/somewhere"}},
         {"files": {"torch.py": "print()"}},
@@ -399,6 +539,39 @@ def test_a_bundle_runs_nothing_but_stages_of_the_package(
     check_stage(path, stage)
     with pytest.raises(InputError, match="no stage of lineage has it; refused"):
         check_stage(path, replace(stage, **changes))  # type: ignore[arg-type]
+
+
+def test_the_files_of_a_finished_stage_are_checked_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    def change(bundle: Bundle) -> Bundle:
+        (first,) = bundle.stages
+        evil = {"../../../../evil.txt": "evil", "torch.py": "print()"}
+        right = {"code_digest": package_digest()}
+        first = replace(first, **right, files={**first.files, **evil})
+        second = replace(
+            bundle.stages[0],
+            **right,
+            stage="pretrain@gpt-1",
+            command="python -m stages.pretrain gpt 1",
+            outputs=("artifacts/pretrained/gpt/1",),
+        )
+        return replace(bundle, stages=(first, second))
+
+    path = make_file(tmp_path, change)
+    code, printed = run_elsewhere(tmp_path, str(path), "-o", "out.tar")
+    assert code == 2, printed
+    assert re.search(r"pretrain@gpt-0: \S+: no stage of lineage has it; refused\n$", printed)
+    assert not (tmp_path / "out.tar").exists()
+    assert not [*tmp_path.rglob("evil.txt"), *tmp_path.rglob("torch.py")]
+
+
+@pytest.mark.parametrize("key", ["files", "environment"])
+def test_a_stage_without_what_it_needs_is_refused(key: str, tmp_path: Path) -> None:
+    path = make_file(tmp_path)
+    (stage,) = read_bundle(path).stages
+    with pytest.raises(InputError, match=f"{INDEX_FILE} lacks its .+; copy the file again"):
+        check_stage(path, replace(stage, **{key: {}}))  # type: ignore[arg-type]
 
 
 def test_other_code_is_refused_before_anything_runs(tmp_path: Path) -> None:

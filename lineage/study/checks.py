@@ -45,8 +45,8 @@ def check_study(params: Params) -> Models:
 def check_data(params: Params, models: Models, root: Path) -> dict[str, dict[str, Any]]:
     """Check the corpus and the tasks of a study against their data, and return their records.
 
-    A record has the name `corpora/NAME`, `tasks/NAME` or `outside_systems/NAME`. `models` are those of `check_study`.
-    Relative files are looked up in `root`. Raises InputError.
+    A record has the name `corpora/NAME`, `tasks/NAME` or `outside_systems/NAME`. `models` are those
+    of `check_study`. Relative files are looked up in `root`. Raises InputError.
     """
     vocab_sizes = {}
     languages = {}
