@@ -28,7 +28,9 @@ def format_loss(trial: Trial | None) -> str:
 def main(folders: list[str]) -> None:
     """Print a table for each folder, a line for each model."""
     for folder in folders:
-        print("| model | own recipe | loss | chosen | loss | trials |\n|---|---|---:|---|---:|---:|")
+        print(
+            "| model | own recipe | loss | chosen | loss | trials |\n|---|---|---:|---|---:|---:|"
+        )
         for path in sorted(Path(folder).glob("recipe-*.json")):
             search = read_search(path)
             assert search.own_recipe is not None
