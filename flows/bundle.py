@@ -58,7 +58,7 @@ class BundledStage(StageRequest):
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a bundle holds. Each stage comes after those whose outputs it reads."""
+    """The content of a bundle. Each stage comes after those whose outputs it reads."""
 
     version: str  # of the package at home
     stages: tuple[BundledStage, ...]

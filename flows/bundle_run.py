@@ -61,7 +61,7 @@ LOG_SECONDS = 0.5  # between two looks for lines that a stage has printed
 
 
 class Kept(TypedDict):
-    """What KEPT_FILE holds: the finished stages, and the digests of their results."""
+    """The content of KEPT_FILE: the finished stages, and the digests of their results."""
 
     finished: list[str]
     results: Digests

@@ -26,7 +26,7 @@ KEPT_ON_WORKERS = (".dvc", str(STATE_DIR))  # between two stages: the cache, and
 
 @dataclass(frozen=True, kw_only=True)
 class StageRequest:
-    """What another machine needs to run a stage, besides the package and the stage's inputs."""
+    """The request for a stage: all that another machine needs besides package and inputs."""
 
     stage: str
     code_digest: str  # of the package: the other machine's must be the same

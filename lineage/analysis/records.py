@@ -562,7 +562,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class OutsidePrice:
-    """What it costs to answer 1,000 items with an outside system, in the user's currency."""
+    """The price of an outside system for 1,000 items, in the user's currency."""
 
     task: str
     model: str  # its name

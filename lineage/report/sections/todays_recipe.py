@@ -1,4 +1,4 @@
-"""What today's recipe is worth: models next to their predecessors of 2018."""
+"""Models of today's recipe, next to their predecessors of 2018."""
 
 from collections.abc import Sequence
 
