@@ -287,7 +287,7 @@ def modern_defaults(pretrain: dict[str, Any], *, vocab_size: int) -> dict[str, A
         "pretrain": {
             "batch_size": 8,
             "seq_len": 128,
-            "learning_rate": 0.009,
+            "learning_rate": 0.003,
             "weight_decay": 0.1,
             "betas": [0.9, 0.95],
         }
