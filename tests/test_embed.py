@@ -115,7 +115,9 @@ def test_what_cannot_be_exported_is_refused_in_one_line(study: Path) -> None:
         export("bert", Path("out"), file_format="word2vec")
     with pytest.raises(InputError, match="models of the family elmo"):
         export("bert", Path("out"), file_format="elmo")
-    with pytest.raises(InputError, match="only models of the families bert, gpt and gpt_modern can"):
+    with pytest.raises(
+        InputError, match="only models of the families bert, gpt and gpt_modern can"
+    ):
         export("elmo@sentiment", Path("out"), file_format="transformers")
     with pytest.raises(InputError, match="there is no system for the task 'sentiment'"):
         export("sentiment/tfidf", Path("out"))
