@@ -30,6 +30,7 @@ import transformers
 from torch.nn import functional as F
 
 from benchmarks.contest import describe_machine
+from benchmarks.networks import build_trainer
 from benchmarks.text import load_documents
 from lineage.config.params import Budget, read_params
 from lineage.config.resolve import fill_in_defaults
@@ -220,20 +221,8 @@ def _run_trainer(text: Text, sizes: Sizes, steps: int) -> tuple[Any, float]:
     ids = text.train.ids.astype(np.int64)
     rows = ids[: len(ids) // WINDOW * WINDOW].reshape(-1, WINDOW)
     items = [{"input_ids": row, "labels": row} for row in torch.from_numpy(rows)]
-    arguments = transformers.TrainingArguments(
-        max_steps=steps,
-        seed=SEED,
-        report_to=[],
-        save_strategy="no",
-        use_cpu=True,
-        disable_tqdm=True,
-        logging_strategy="no",
-        dataloader_pin_memory=False,
-        output_dir=".lineage/trainer",
-    )
     model = build_gpt2(text, sizes, dropout=0.1)
-    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=items)
-    trainer.remove_callback(transformers.PrinterCallback)
+    trainer = build_trainer(model, items, max_steps=steps, seed=SEED)
     start_time = time.process_time()
     trainer.train()
     return model.eval(), time.process_time() - start_time

@@ -227,6 +227,23 @@ def _describe_transformer(config: Any, B: int, T: int, V: int) -> str:
     return f"{size}, V {V:,}, T {T}, B {B}, dropout {DROPOUT}"
 
 
+def build_trainer(model: Any, items: list[dict[str, torch.Tensor]], **settings: Any) -> Any:
+    """Build transformers' Trainer with these settings, which neither saves nor prints."""
+    arguments = transformers.TrainingArguments(
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+        logging_strategy="no",
+        dataloader_pin_memory=False,
+        output_dir=".lineage/trainer",
+        **settings,
+    )
+    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=items)
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
+
+
 def add_trainer(contest: Contest, model: Any, hf_inputs: dict[str, Any]) -> None:
     """Add transformers' Trainer around the plain model, if `accelerate` is installed."""
     try:
@@ -235,21 +252,12 @@ def add_trainer(contest: Contest, model: Any, hf_inputs: dict[str, Any]) -> None
         return
     batch_size = len(hf_inputs["input_ids"])
     items = [{key: value[index] for key, value in hf_inputs.items()} for index in range(batch_size)]
-    arguments = transformers.TrainingArguments(
+    trainer = build_trainer(
+        model,
+        items * NUM_TRAINER_STEPS,
         per_device_train_batch_size=batch_size,
         max_steps=NUM_TRAINER_STEPS,
-        report_to=[],
-        save_strategy="no",
-        use_cpu=True,
-        disable_tqdm=True,
-        logging_strategy="no",
-        dataloader_pin_memory=False,
-        output_dir=".lineage/trainer",
     )
-    trainer = transformers.Trainer(
-        model=model, args=arguments, train_dataset=items * NUM_TRAINER_STEPS
-    )
-    trainer.remove_callback(transformers.PrinterCallback)
     contest.sides[TRAINER] = trainer.train
     contest.steps_per_call[TRAINER] = NUM_TRAINER_STEPS
     contest.targets += [SpeedTarget("ours fp32", TRAINER), SpeedTarget(PLAIN, TRAINER)]

@@ -40,12 +40,15 @@ class Recipe:
 
     def apply(self, architecture: Architecture, settings: Any) -> tuple[Architecture, Any]:
         """Return a model's architecture and block `pretrain` with this recipe."""
-        changes = {
-            name: getattr(self, name) for name in ("learning_rate", "batch_size", "weight_decay")
-        }
         if self.dropout is not None:
             architecture = with_greatest_dropout(architecture, self.dropout)
-        return architecture, dataclasses.replace(settings, **changes)
+        settings = dataclasses.replace(
+            settings,
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            weight_decay=self.weight_decay,
+        )
+        return architecture, settings
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,8 @@ def search_recipe(
         best = trials[0]  # the search itself tries other learning rates
     if best is None:
         raise InputError(
-            f"params.yaml: models.{checkpoint.model_name}: no trial of the sweep has a finite loss; lower its "
-            "learning_rate"
+            f"params.yaml: models.{checkpoint.model_name}: no trial of the sweep has a finite loss; "
+            "lower its learning_rate"
         )
     chosen = tuple(dataclasses.replace(trial, is_chosen=trial is best) for trial in trials)
     return RecipeSearch(checkpoint.model_name, own, chosen)
