@@ -11,13 +11,14 @@ Shapes: S systems, R seeds, N items, C comparisons, K tasks.
 
 import argparse
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from lineage.analysis import statistics
+from lineage.analysis.champion import Contender, decide_champion
 from lineage.analysis.effects import pool_effects
 from lineage.analysis.ranking import compare_with_best, draw_means, selected_lower_limits
 from lineage.randomness import generator
@@ -28,6 +29,8 @@ NUM_COMPARISONS = 6
 NUM_SYSTEMS = 6
 NUM_TASKS = 8  # that share pretraining seeds
 POOLED_SPREAD = 0.02
+NUM_NIGHTS = 30
+POINT = 0.055  # logits
 NUM_DRAWS = 2000  # of the bootstrap; a report has five times as many
 ALONE = (0.2,)  # logits between seeds: about 4 points
 EQUAL = ALONE * NUM_COMPARISONS
@@ -190,6 +193,66 @@ def simulate_pooling(num_seeds: int, *, studies: int) -> float:
     return float(np.mean(found))
 
 
+def simulate_champions(num_items: int, *, studies: int) -> float:
+    """Return how often a champion is replaced in a month of equal systems, a new one each night.
+
+    They take the same time, but for 30 % more or less by chance.
+    """
+    rng = generator("calibration of champions", num_items)
+    replaced = []
+    for _ in range(studies):
+        difficulty_N = rng.standard_normal(num_items)
+        seconds = 1000 * np.exp(0.3 * rng.standard_normal(NUM_NIGHTS))
+        systems = [simulate_contender(rng, difficulty_N, 1.0, cost) for cost in seconds]
+        replaced.append(find_last_champion(systems, rng) > 0)
+    return float(np.mean(replaced))
+
+
+def simulate_decline(num_items: int, *, studies: int) -> float:
+    """Return how many points are lost in eight nights of systems that get worse and faster.
+
+    Each is a point worse than the one before, and takes a fifth of its time.
+    """
+    rng = generator("calibration of declining champions", num_items)
+    lost = []
+    for _ in range(studies):
+        difficulty_N = rng.standard_normal(num_items)
+        systems = [
+            simulate_contender(rng, difficulty_N, 1.0 - POINT * night, 1e8 / 5.0**night)
+            for night in range(8)
+        ]
+        last = find_last_champion(systems, rng)
+        lost.append(expected_score(1.0, 0.0) - expected_score(1.0 - POINT * last, 0.0))
+    return float(np.mean(lost))
+
+
+def simulate_contender(
+    rng: np.random.Generator, difficulty_N: Scores, ability: float, seconds: float
+) -> Contender:
+    """Return a system with its answers to the items."""
+    (answers_N,) = simulate_answers(rng, difficulty_N, ability, 0.0, 1)
+    return Contender(str(rng.random()), "items", answers_N, 0, seconds)
+
+
+def find_last_champion(systems: Sequence[Contender], rng: np.random.Generator) -> int:
+    """Enter the systems in turn, and return the place of the champion in the end."""
+    champions = [0]
+    for place in range(1, len(systems)):
+        best = max(champions, key=lambda one: float(np.mean(systems[one].scores_N)))
+        decision = decide_champion(
+            systems[place],
+            systems[champions[-1]],
+            rng,
+            margin=statistics.EQUIVALENCE_MARGIN,
+            max_difference=1.0,
+            best=systems[best],
+            num_earlier=place - 1,
+        )
+        if decision.takes_over:
+            champions.append(place)
+    return champions[-1]
+
+
 def _true_score(skills_R: Scores, true_items: Scores) -> float:
     return float(np.mean(1 / (1 + np.exp(true_items - skills_R[:, None]))))
 
@@ -231,6 +294,13 @@ def main() -> None:
         for num_items in (200, 1000):
             coverage = simulate_selection(num_systems, num_items, studies=studies)
             print(f"| {num_systems} | {num_items} | {coverage:.1%} |", flush=True)
+    print()
+    print("| items | replaced in 30 nights of equal systems | points lost in 8 nights of decline |")
+    print("|---|---|---|")
+    for num_items in (200, 2000):
+        share = simulate_champions(num_items, studies=studies // 4)
+        points = 100 * simulate_decline(num_items, studies=studies // 4)
+        print(f"| {num_items} | {share:.1%} | {points:.1f} |", flush=True)
     print()
     print("| pretraining seeds | pooled effects of zero that are reported |")
     print("|---|---|")

@@ -8,6 +8,8 @@ from benchmarks.calibration import (
     EQUAL,
     UNEQUAL,
     simulate_answers,
+    simulate_champions,
+    simulate_decline,
     simulate_methods,
     simulate_models,
     simulate_pooling,
@@ -59,3 +61,9 @@ def test_the_interval_of_the_highest_of_many_scores_holds(num_systems: int, num_
 @pytest.mark.parametrize("num_seeds", [3, 5])
 def test_an_effect_pooled_over_tasks_that_share_seeds_is_seldom_false(num_seeds: int) -> None:
     assert simulate_pooling(num_seeds, studies=1000) <= 0.07
+
+
+@pytest.mark.slow
+def test_a_champion_is_seldom_replaced_by_an_equal_one_and_does_not_decline() -> None:
+    assert simulate_champions(500, studies=STUDIES) <= 0.07 + 2 * np.sqrt(0.05 * 0.95 / STUDIES)
+    assert simulate_decline(2000, studies=STUDIES) <= 0.02
