@@ -270,8 +270,27 @@ def test_a_public_model_that_is_worth_it_is_used_and_the_best_under_the_budget_i
     assert line["Alternative"] == "without public weights: ELMo (fine-tuned) 70.0"
 
 
-@pytest.mark.parametrize("verdict", ["better", "no significant difference"])
-def test_a_lead_over_tfidf_that_tests_do_not_show_is_named(verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("verdict", "model", "expected", "alternative"),
+    [
+        ("better", "elmo", "Use ELMo.", ""),
+        (
+            "too few seeds",
+            "elmo",
+            "Its lead over TF-IDF may be luck.",
+            "whose lead over TF-IDF may",
+        ),
+        (
+            "no significant difference",
+            "tfidf",
+            "**Undecided; cheapest: TF-IDF.** ELMo (fine-tuned) scores 10.0 points more (0.0 to",
+            "ELMo (fine-tuned) 70.0, whose lead over TF-IDF may be luck",
+        ),
+    ],
+)
+def test_a_lead_over_tfidf_that_tests_do_not_show_is_undecided_or_may_be_luck(
+    verdict: str, model: str, expected: str, alternative: str
+) -> None:
     *own, public = build_cells(elmo=0.7, tfidf=0.6, minilm=0.9)
     public.system = dataclasses.replace(public.system, family=PUBLIC_FAMILY)
     elmo, tfidf = own
@@ -282,14 +301,16 @@ def test_a_lead_over_tfidf_that_tests_do_not_show_is_named(verdict: str) -> None
         first=elmo.system,
         second=tfidf.system,
     )
-    is_named = verdict != "better"
-    for cells in (own, [*own, public]):
-        analysis = dataclasses.replace(analyze_cells(with_floor(cells)), comparisons=(comparison,))
-        (decision,) = decide(analysis, {})
-        place = read_decision(analysis, decision)["Next step"]
-        if decision.use.standing.is_public:
-            place = describe_alternative(analysis, decision)
-        assert ("not shown to be better than TF-IDF" in place) is is_named
+    analysis = dataclasses.replace(analyze_cells(with_floor(own)), comparisons=(comparison,))
+    (decision,) = decide(analysis, {})
+    assert decision.use.standing.system.model == model
+    assert expected in read_decision(analysis, decision)["Next step"]
+    with_public = dataclasses.replace(
+        analyze_cells(with_floor([*own, public])), comparisons=(comparison,)
+    )
+    (decision,) = decide(with_public, {})
+    assert decision.use.standing.is_public and decision.undecided_lead is None
+    assert alternative in describe_alternative(with_public, decision)
 
 
 def test_a_public_model_that_is_no_better_changes_no_advice() -> None:

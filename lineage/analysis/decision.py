@@ -12,6 +12,7 @@ from lineage.analysis.cells import split_test_set
 from lineage.analysis.records import (
     MEAN_TOLERANCE,
     Analysis,
+    Comparison,
     LabelGain,
     Ranking,
     Setting,
@@ -27,12 +28,14 @@ Certainty = Literal[
     "cheapest",  # others may be better, by no more than the margin
     "open",  # others may be better by more than the margin
     "alone",  # there is no other system
+    "undecided",  # a lead over TF-IDF is not shown, so TF-IDF is used, which is the cheapest
 ]
 Advice = Literal[
     "nothing above chance",
     "nothing above a 5-gram model",
     "use a public model",
     "label more first",
+    "decide with more data",
     "use TF-IDF",
     "pretrain on your text",
 ]
@@ -82,6 +85,8 @@ class Decision:
     label_gain: LabelGain | None  # of the system to use
     advice: Advice
     omitted: tuple[OmittedMethod, ...] = ()  # methods that were not run with this number of labels
+    # Of the highest score with TF-IDF, if it is undecided whether it leads.
+    undecided_lead: Comparison | None = None
     unused_labels: int = 0  # labelled training items that the task's limit leaves out
     counting_score: float | None = None  # of a 5-gram model, if nothing is shown to be better
 
@@ -110,9 +115,16 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
     assert ranking is not None, "a setting has a ranking"
     setting = ranking.setting
     use, certainty = _choose(ranking, costs, margin=margin)
+    without_public = None if budget is None else use
+    undecided_lead = None if budget is None else _find_undecided_lead(analysis, budget, use)
+    if undecided_lead is not None:
+        use = _find_tfidf(list_choices(ranking, costs))
+        certainty = "undecided"
     under_budget = None if budget is None else use
     label_gain = _find_label_gain(analysis.label_gains, ranking, use.standing)
     advice = _advise(budget, use.standing, label_gain, margin=margin)
+    if undecided_lead is not None and advice == "use TF-IDF":
+        advice = "decide with more data"
     best_overall = None
     overall_gain = None
     if overall is not None:
@@ -123,6 +135,8 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
             advice = "use a public model"
             ranking = overall
             use, certainty = best_overall, overall_certainty
+            undecided_lead = None
+            under_budget = without_public  # its lead over TF-IDF may be luck, as the page says
             label_gain = _find_label_gain(analysis.label_gains, overall, use.standing)
     counting_score = None
     if advice == "pretrain on your text" and _ngram_does_as_well(analysis, setting):
@@ -135,25 +149,56 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
         metric=ranking.metric,
         use=use,
         certainty=certainty,
-        as_good=tuple(
-            choice
-            for choice in list_choices(ranking, costs)
-            if choice.standing.system != use.standing.system
-            and _is_as_good(choice.standing, margin=margin)
-        ),
+        as_good=_list_as_good(ranking, costs, use, margin=margin),
         under_budget=under_budget,
         overall=best_overall,
         overall_gain=overall_gain,
         label_gain=label_gain,
         advice=advice,
-        omitted=tuple(
-            method
-            for method in find_omitted_methods(analysis, setting.task)
-            if method.label_count == setting.label_count
-        ),
+        omitted=_list_omitted(analysis, setting),
+        undecided_lead=undecided_lead,
         unused_labels=_count_unused_labels(analysis, setting),
         counting_score=counting_score,
     )
+
+
+def _list_as_good(
+    ranking: Ranking, costs: Costs, use: Choice, *, margin: float
+) -> tuple[Choice, ...]:
+    return tuple(
+        choice
+        for choice in list_choices(ranking, costs)
+        if choice.standing.system != use.standing.system
+        and _is_as_good(choice.standing, margin=margin)
+    )
+
+
+def _list_omitted(analysis: Analysis, setting: Setting) -> tuple[OmittedMethod, ...]:
+    return tuple(
+        method
+        for method in find_omitted_methods(analysis, setting.task)
+        if method.label_count == setting.label_count
+    )
+
+
+def _find_undecided_lead(analysis: Analysis, budget: Ranking, use: Choice) -> Comparison | None:
+    """Return the comparison of the chosen system with TF-IDF, unless it is shown to be better.
+
+    With too few seeds, it is the test items alone that may exclude TF-IDF from the best.
+    """
+    for one in analysis.comparisons:
+        is_own = one.setting == budget.setting and one.first == use.standing.system
+        if one.comparison_type != "tfidf" or not is_own or one.verdict == "better":
+            continue
+        for standing in budget.standings:
+            if standing.system == one.second:
+                is_excluded = one.verdict == "too few seeds" and not standing.may_be_best
+                return None if is_excluded else one
+    return None
+
+
+def _find_tfidf(choices: Sequence[Choice]) -> Choice:
+    return next(choice for choice in choices if choice.standing.system.family == "tfidf")
 
 
 def _ngram_does_as_well(analysis: Analysis, setting: Setting) -> bool:

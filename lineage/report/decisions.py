@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from lineage.analysis.decision import Choice, Decision
 from lineage.analysis.outside import find_outside_leads
-from lineage.analysis.records import Analysis, Standing, System, group_by
+from lineage.analysis.records import Analysis, Comparison, Standing, System, group_by
+from lineage.analysis.statistics import MIN_SEEDS
 from lineage.report.formatting import (
     format_build_time,
     format_label_count,
@@ -98,7 +99,9 @@ def describe_limits(analysis: Analysis, decision: Decision) -> list[str]:
     """Tell what tests do not show, where more labels are, and what the decision left out."""
     limits = []
     if decision.use.standing.above_chance and lacks_gain(analysis, decision, decision.use):
-        limits.append("Trained again, it is not shown to be better than TF-IDF.")
+        limits.append("Its lead over TF-IDF may be luck.")
+    if decision.undecided_lead is not None:
+        limits.append(f"{_describe_undecided_lead(decision.undecided_lead)}.")
     if decision.unused_labels:
         limits.append(
             f"{decision.unused_labels:,} more labelled items are available: raise the task's limit."
@@ -129,7 +132,8 @@ def describe_decision(decision: Decision) -> str:
             f"{_describe_score(decision.use, decision.metric)}; {_describe_certainty(decision)}."
         )
     public = "the public model " if decision.advice == "use a public model" else ""
-    text = f"Use {public}{_describe_score(decision.use, decision.metric)}"
+    start = "Use" if decision.undecided_lead is None else "Undecided; the cheapest is"
+    text = f"{start} {public}{_describe_score(decision.use, decision.metric)}"
     if public and decision.overall_gain is not None:
         text += f", {_format_lead(decision)} points above the best without public weights"
     text += f"; {_describe_certainty(decision)}"
@@ -172,6 +176,8 @@ def _describe_certainty(decision: Decision) -> str:
         if decision.omitted:
             others += " that were run with so many labels"
         return f"{others} are shown to score lower"
+    if decision.undecided_lead is not None:
+        return _describe_undecided_lead(decision.undecided_lead)
     names = _join_names(decision.as_good)
     if decision.certainty == "cheapest":
         if all(one.standing.mean <= use.mean for one in decision.as_good):
@@ -181,6 +187,19 @@ def _describe_certainty(decision: Decision) -> str:
     if use.probability_best is not None:
         chance = f" (P = {use.probability_best:.2f} of being the best)"
     return f"no other model scores higher{chance}, but {names} may be as good"
+
+
+def _describe_undecided_lead(lead: Comparison) -> str:
+    """Tell how far a system is above TF-IDF, and what would decide whether it leads."""
+    points = f"{format_percent(abs(lead.difference))} points"
+    direction = "more" if lead.difference >= 0 else "less"
+    interval = format_range(lead.ci_low, lead.ci_high)
+    needed = "more test items or seeds"
+    if lead.verdict == "too few seeds":
+        interval += " for these models"
+        needed = f"{MIN_SEEDS} seeds of fine-tuning, and more test items,"
+    name = name_system(lead.first)
+    return f"{name} scores {points} {direction} ({interval}), and {needed} would decide"
 
 
 def _describe_cheapest(decision: Decision) -> str:
@@ -245,6 +264,8 @@ def _answer_key(decision: Decision) -> tuple[str, str]:
         return decision.advice, model
     if decision.advice in ("nothing above chance", "nothing above a 5-gram model"):
         return decision.advice, ""
+    if decision.undecided_lead is not None:
+        return "undecided", decision.undecided_lead.first.model
     return "use", model
 
 
@@ -263,6 +284,11 @@ def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decisio
         if gains:
             answer += f": {join_with_and(gains)} points above the best without public weights"
         return f"{answer}.{_describe_continuation(analysis, group)}"
+    if advice == "undecided":
+        return (
+            f"For {tasks}, it is undecided whether {format_model(model)} is better than TF-IDF, "
+            "which is the cheapest."
+        )
     if model == "tfidf":
         answer = f"For {tasks}, use TF-IDF: no pretrained model is shown to be worth more"
         if any(method.transfer == "finetuned" for one in group for method in one.omitted):

@@ -64,6 +64,7 @@ NEXT_STEPS = {
     "nothing above a 5-gram model": "Let models read more text",
     "use a public model": "Use the public model",
     "label more first": "Label more before you choose a model",
+    "decide with more data": "Undecided; cheapest: TF-IDF",
     "use TF-IDF": "Use TF-IDF",
     "pretrain on your text": "Use {model}",
 }
@@ -152,6 +153,7 @@ def _next_step_cell(analysis: Analysis, decision: Decision, *, most_labels: bool
     model = format_model(decision.use.standing.system.model)
     step = NEXT_STEPS[decision.advice].format(model=model)
     lacks_gain = most_labels and decision.train_examples > 0
+    lacks_gain = lacks_gain and decision.undecided_lead is None
     label_gain = describe_label_gain(decision) or (NO_LABEL_GAIN if lacks_gain else "")
     sentences = [f"{label_gain[0].upper()}{label_gain[1:]}."] if label_gain else []
     sentences += describe_limits(analysis, decision)
@@ -168,7 +170,7 @@ def describe_alternative(analysis: Analysis, decision: Decision) -> str:
             return ""
         text = f"without public weights: {_name_with_cost(own)}"
         if lacks_gain(analysis, decision, own):
-            text += ", not shown to be better than TF-IDF if trained again"
+            text += ", whose lead over TF-IDF may be luck"
         return text
     if decision.overall.standing.system == decision.use.standing.system:
         return "with public weights: the same"
