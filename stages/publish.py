@@ -7,7 +7,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -17,17 +16,17 @@ from lineage.analysis.decision import Decision
 from lineage.analysis.disagreements import find_disagreements
 from lineage.analysis.records import Analysis, read_analysis
 from lineage.artifacts import read_json
-from lineage.config.params import Grid, Params, read_recorded_params, recorded_params_file
+from lineage.config.params import Params, read_recorded_params, recorded_params_file
 from lineage.report import champions, page, publication, run_summary
-from lineage.report.costs import build_costs
+from lineage.report.costs import add_costs, build_costs
 from lineage.report.evidence import ReportFacts, list_costs, write_evidence, write_report
 from lineage.report.provenance import (
     Provenance,
     StageMetadata,
     collect_provenance,
+    list_stage_names,
     read_dvc_lock,
 )
-from lineage.results import NGRAM_STAGE
 from lineage.runtime.integrity import check_outputs
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
 from lineage.runtime.settings import METADATA_DIR, SUMMARY_FILE
@@ -65,7 +64,7 @@ def work(stage: Stage) -> None:
         check_outputs(lock, stage_names)
     stage_metadata = read_stage_metadata(METADATA_DIR, stage_names, lock)
     results = read_analysis(REPORTS_DIR / "results.json")
-    analysis = add_costs(results, stage_metadata, params.grid)
+    analysis = add_costs(results, stage_metadata, params.grid, curves_dir=RESULTS_DIR / "curves")
     known_uses = run_summary.read_known_uses(REPORTS_DIR / "decisions.json")  # of the last run
     provenance = collect_provenance(stage_metadata, stage_names, lock, pipeline=pipeline)
     facts = collect_facts(params, analysis, stage_metadata, provenance)
@@ -156,22 +155,6 @@ def collect_facts(
     )
 
 
-def add_costs(
-    analysis: Analysis, stage_metadata: Mapping[str, StageMetadata], grid: Grid
-) -> Analysis:
-    """Return the analysis with the time and memory of pretraining and adaptation."""
-    curves_dir = RESULTS_DIR / "curves"
-    return replace(
-        analysis,
-        adaptation=publication.add_adaptation_seconds(
-            analysis.adaptation, stage_metadata, grid, curves_dir=curves_dir
-        ),
-        budget=publication.add_pretraining_costs(
-            analysis.budget, stage_metadata, curves_dir=curves_dir
-        ),
-    )
-
-
 def print_report(
     analysis: Analysis, decisions: Sequence[Decision], html: Path, changes: Sequence[str]
 ) -> None:
@@ -183,14 +166,6 @@ def print_report(
     print(f"\nreport: {html} (opens without a network; also .md, .csv and .json)")
     for line in changes:
         print(line)
-
-
-def list_stage_names(params: Params) -> set[str]:
-    """Return the names of all stages whose output the report shows."""
-    names = {"sources", f"corpus@{params.budget.corpus}", NGRAM_STAGE, "report"}
-    for verb, instances in params.grid.stage_instances.items():
-        names |= {f"{verb}@{instance}" for instance in instances}
-    return names
 
 
 def describe_models(params: Params) -> list[dict[str, str]]:

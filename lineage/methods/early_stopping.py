@@ -211,6 +211,7 @@ class ValidatedTraining(Generic[ModelT]):
         self.curve: list[CurvePoint] = []
         self.steps_per_epoch = sampler.set_epoch(0)
         self.num_steps = num_steps = count_max_steps(settings, self.steps_per_epoch)
+        self.last_step = num_steps  # without early stopping
         self.stopper: EarlyStopper | None = None
         if settings.patience is not None:
             self.stopper = EarlyStopper(settings.patience)
@@ -235,7 +236,15 @@ class ValidatedTraining(Generic[ModelT]):
     @property
     def is_over(self) -> bool:
         has_stopped = self.stopper is not None and self.stopper.is_over
-        return has_stopped or self.state.counters.steps == self.num_steps
+        return has_stopped or self.state.counters.steps == self.last_step
+
+    def end_after(self, share: float) -> None:
+        """End after this share of all steps, whatever validation says, and keep the last weights.
+
+        The learning rates are those of a training of all steps. Call it before the first step.
+        """
+        self.last_step = max(1, round(share * self.num_steps))
+        self.stopper = None
 
     def resume(self, point: ResumePoint) -> float:
         """Continue from what an earlier process has saved there, if anything, and save there too.
@@ -280,7 +289,7 @@ class ValidatedTraining(Generic[ModelT]):
             return
         start_time = time.monotonic()
         interval = steps_between_validations(self.num_steps)
-        steps_left = self.num_steps - self.state.counters.steps
+        steps_left = self.last_step - self.state.counters.steps
         losses: list[torch.Tensor] = []
         for step in islice(self._steps, min(interval, steps_left)):
             if self._after_step is not None:
