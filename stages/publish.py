@@ -6,7 +6,7 @@ It also shows them in MLflow, registers the recommended systems there, and print
 import os
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -27,10 +27,12 @@ from lineage.report.provenance import (
     list_stage_names,
     read_dvc_lock,
 )
+from lineage.report.section import Refit
 from lineage.runtime.integrity import check_outputs
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
 from lineage.runtime.settings import METADATA_DIR, SUMMARY_FILE
 from lineage.runtime.stage import Stage, run_stage
+from lineage.serving.systems import list_refitted
 from lineage.study.models import load_model_config
 
 try:
@@ -152,7 +154,25 @@ def collect_facts(
         model_descriptions=tuple(descriptions),
         description_columns=tuple(descriptions[0]) if descriptions else (),
         disagreements=tuple(disagreements),
+        refits=tuple(list_refits(params)),
     )
+
+
+def list_refits(params: Params) -> Iterator[Refit]:
+    """Yield the systems that were fitted again, in the order of the tasks."""
+    for task in params.grid.tasks:
+        for kept in list_refitted(task):
+            record = kept.record
+            assert record.refit is not None
+            yield Refit(
+                task=task,
+                label_count=record.label_count,
+                system=record.name,
+                train_examples=record.train_examples,
+                scored_examples=record.refit.train_examples,
+                finetune_seed=record.finetune_seed,
+                num_seeds=record.refit.num_seeds,
+            )
 
 
 def print_report(

@@ -59,16 +59,18 @@ def format_card(record: SystemRecord) -> str:
 def describe_training(record: SystemRecord) -> str:
     """Say on how many items a system was trained, and if it was fitted again, its score before.
 
-    Such as `trained on 440 items with seed 0`.
+    Such as `trained on 440 items with seed 0; when it was trained on 340, accuracy on test was
+    0.8400 (mean of 2 seeds: 0.8500)`.
     """
     text = f"trained on {record.train_examples:,} items with seed {record.finetune_seed}"
     refit = record.refit
     if refit is None:
         return text
-    before = f"{record.metric} on {refit.split} {refit.seed_score:.4f}"
+    text += f"; when it was trained on {refit.train_examples:,}, {record.metric} on {refit.split} "
+    text += f"was {refit.seed_score:.4f}"
     if refit.num_seeds > 1:
-        before += f", {refit.mean_score:.4f} as the mean of {refit.num_seeds} seeds"
-    return f"{text}; its score is that before, when it had learned from {refit.train_examples:,}: {before}"
+        text += f" (mean of {refit.num_seeds} seeds: {refit.mean_score:.4f})"
+    return text
 
 
 def _describe_scores(record: SystemRecord) -> list[str]:
