@@ -119,7 +119,7 @@ def _find_kept(params: Params, analysis: Analysis, decision: Decision) -> list[R
             split=params.report.split,
             num_seeds=len(score.seeds),
             mean_score=unit * decision.use.standing.mean,
-            seed_score=unit * own[0],
+            seed_score=unit * own[0] if own else None,
         )
         found.append(Recommended(kept, scored))
     return found

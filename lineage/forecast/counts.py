@@ -14,7 +14,7 @@ from lineage.evaluation.requested_runs import EVALUATIONS, count_evaluation, lis
 from lineage.forecast.rehearsal import Rehearsal
 from lineage.language import byte_count
 from lineage.methods.base import count_items, find_method
-from lineage.methods.encoder import BaselineContext, LabelCount, features_part
+from lineage.methods.encoder import BaselineContext, EvalRun, LabelCount, TaskContext, features_part
 from lineage.methods.registry import list_baselines
 from lineage.networks.base import Static
 from lineage.study.models import ModelConfig
@@ -88,10 +88,21 @@ def count_runs_of(
     if stage.verb != "baselines":
         context = BaselineContext(task, models[stage.model].evaluate)
         return count_evaluation(context, grid, EVALUATIONS[stage.verb], stage.model)
+    return [*count_runs(*_list_runs_of(stage, params, task, models)).values()]
+
+
+def _list_runs_of(
+    stage: StageName, params: Params, task: TaskData, models: dict[str, ModelConfig]
+) -> tuple[TaskContext, list[EvalRun]]:
+    """Return the runs of a stage that evaluates a model, or baselines, and their context."""
+    grid = params.grid
+    if stage.verb != "baselines":
+        context = BaselineContext(task, models[stage.model].evaluate)
+        return context, list_requested_runs(context, grid, EVALUATIONS[stage.verb], stage.model)
     context = BaselineContext(task, list_baselines(grid.tfidf_C))
     methods = context.settings.methods.values()
-    runs = [*list_runs(task.info, methods, ("none",), grid.label_counts, grid.finetune_seeds)]
-    return [*count_runs(context, runs).values()]
+    runs = list_runs(task.info, methods, ("none",), grid.label_counts, grid.finetune_seeds)
+    return context, [*runs]
 
 
 def count_refits(
@@ -101,16 +112,11 @@ def count_refits(
 
     A system learns from the validation items too, once, and without trials.
     """
-    grid = params.grid
-    context = BaselineContext(task, list_baselines(grid.tfidf_C))
-    methods = context.settings.methods.values()
-    runs = [*list_runs(task.info, methods, ("none",), grid.label_counts, grid.finetune_seeds)]
-    if stage.verb != "baselines":
-        context = BaselineContext(task, models[stage.model].evaluate)
-        runs = list_requested_runs(context, grid, EVALUATIONS[stage.verb], stage.model)
+    context, runs = _list_runs_of(stage, params, task, models)
+    first_seed = params.grid.finetune_seeds[0]
     found: dict[LabelCount, list[list[Work]]] = {}
     for run in runs:
-        is_first = run.finetune_seed == grid.finetune_seeds[0] and not run.fold
+        is_first = run.finetune_seed == first_seed and not run.fold
         if run.label_count is None or run.init == "random" or not is_first:
             continue
         items = count_items(context, run, chooses_trial=False)

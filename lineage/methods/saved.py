@@ -52,7 +52,7 @@ class RefitRecord:
     split: str  # on which they were scored
     num_seeds: int
     mean_score: float  # over the seeds
-    seed_score: float  # of the one with the same seeds
+    seed_score: float | None  # of the one with the same seeds; None: undefined
 
 
 @dataclass(frozen=True)

@@ -67,15 +67,19 @@ def describe_training(record: SystemRecord) -> str:
     if refit is None:
         return text
     text += f"; when it was trained on {refit.train_examples:,}, {record.metric} on {refit.split} "
-    text += f"was {refit.seed_score:.4f}"
+    text += f"was {_format_score(refit.seed_score)}"
     if refit.num_seeds > 1:
         text += f" (mean of {refit.num_seeds} seeds: {refit.mean_score:.4f})"
     return text
 
 
+def _format_score(score: float | None) -> str:
+    return "undefined" if score is None else f"{score:.4f}"
+
+
 def _describe_scores(record: SystemRecord) -> list[str]:
     """Return the lines on what a system has learned from, and how it scores."""
-    score = "undefined" if record.validation_score is None else f"{record.validation_score:.4f}"
+    score = _format_score(record.validation_score)
     trained_on = f"{record.train_examples:,} labelled items (labels: {record.label_count})"
     lines = [
         f"- Trained on {trained_on}, fine-tuning seed {record.finetune_seed}.",
@@ -87,7 +91,7 @@ def _describe_scores(record: SystemRecord) -> list[str]:
     lines[1] = (
         f"- The validation items are among them. Its scores are those of the same system before, "
         f"which had learned from {refit.train_examples:,} items: {record.metric} {score} on "
-        f"validation, and {refit.seed_score:.4f} on {refit.split}."
+        f"validation, and {_format_score(refit.seed_score)} on {refit.split}."
     )
     if refit.num_seeds > 1:
         lines[1] += (
