@@ -52,7 +52,7 @@ def forecast_study(
     """
     known = {}
     for node in nodes:
-        if node.name in KNOWN_IF_RUN_BEFORE:
+        if node.name.partition("@")[0] in KNOWN_IF_RUN_BEFORE:
             # A stage that has not run, or whose metadata are damaged, is rehearsed.
             with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
                 known[node.name] = _read_own_cost(study, node)

@@ -1,4 +1,4 @@
-"""Stage refit: the recommended systems, fitted again with their validation items, for use.
+"""Stage refit@TASK: the recommended systems, fitted again with their validation items, for use.
 
 The report has the scores of the systems before. `lineage predict` and the registry of models use
 the new ones.
@@ -47,25 +47,24 @@ class Recommended:
     @property
     def folder_name(self) -> str:
         record = self.kept.record
-        return f"{record.task}-{record.label_count}-{record.name}"
+        return f"{record.label_count}-{record.name}"
 
 
 def work(stage: Stage) -> None:
     """Fit what is not in the resume folder yet, and write the systems."""
+    (task,) = stage.arguments
     params = read_recorded_params()
     if params.device == "cuda" and not torch.cuda.is_available():
         print(f"{stage.name}: there is no GPU here, so the CPU is used", file=sys.stderr)
         params = replace(params, device="cpu")
     configure_torch(params.threads)
-    recommended = list_recommended(params)
-    inputs = [file_digest(ANALYSIS_FILE)]
-    for one in recommended:
-        inputs.append(artifact_digest(one.kept.folder.parent))
-        inputs.append(artifact_digest(TASKS_DIR / one.kept.record.task))
+    recommended = list_recommended(params, task)
+    inputs = [file_digest(ANALYSIS_FILE), artifact_digest(TASKS_DIR / task)]
+    inputs += [artifact_digest(one.kept.folder.parent) for one in recommended]
     cache_dir = stage.prepare_resume_folder({**params.compute_settings, "inputs": inputs})
     stage.load_elapsed_seconds(cache_dir)
     with (
-        create_artifact(REFITTED_DIR, "systems") as draft,
+        create_artifact(REFITTED_DIR / task, "systems") as draft,
         stage.show_progress("systems", max(1, len(recommended))) as report,
     ):
         for number, one in enumerate(recommended):
@@ -81,8 +80,8 @@ def work(stage: Stage) -> None:
     stage.clear_resume_folder()
 
 
-def list_recommended(params: Params) -> list[Recommended]:
-    """Return the systems that `lineage predict` uses, for each task and number of labels.
+def list_recommended(params: Params, task: str) -> list[Recommended]:
+    """Return the systems that `lineage predict` uses for a task, for each number of labels.
 
     The decisions are those of the report. They rest on times too, which no stage depends on.
     """
@@ -92,7 +91,7 @@ def list_recommended(params: Params) -> list[Recommended]:
     analysis = add_costs(results, metadata, params.grid, curves_dir=RESULTS_DIR / "curves")
     found = []
     for decision in decide(analysis, build_costs(analysis, metadata)):
-        if decision.task in params.grid.tasks:  # and not an extra test set
+        if decision.task == task:  # and not one of its extra test sets
             found += _find_kept(params, analysis, decision)
     return found
 

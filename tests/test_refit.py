@@ -5,6 +5,8 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +19,7 @@ from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
 from lineage.evaluation.evaluate import EvaluationOutput, list_kept_systems
 from lineage.evaluation.refit import ChosenTraining, choose_training, join_items, refit_system
+from lineage.forecast.counts import StageName, count_refits
 from lineage.methods.early_stopping import EarlyStopping, count_max_steps
 from lineage.methods.encoder import BaselineContext, EvalContext, EvalRun, TaskContext
 from lineage.methods.finetuning import FinetuneMethod
@@ -33,7 +36,7 @@ from lineage.serving.systems import KeptSystem, choose_system, format_systems
 from lineage.work import WorkLog
 from tests.helpers import tiny
 from tests.helpers.checkout import RUN_STUDY, run_command
-from tests.helpers.evidence import facts_of
+from tests.helpers.evidence import PARAMS, facts_of
 from tests.helpers.kept_systems import Evaluated
 from tests.helpers.tasks import build_table_task, build_task_items
 from tests.helpers.user_project import RunStage
@@ -72,6 +75,7 @@ def refit(
     record: SystemRecord,
     chosen: ChosenTraining,
     cache: Path,
+    work: WorkLog | None = None,
 ) -> tuple[Path, SystemRecord]:
     return refit_system(
         context,
@@ -79,7 +83,7 @@ def refit(
         chosen,
         cache_dir=cache,
         report_progress=lambda *_: None,
-        work=WorkLog(),
+        work=work or WorkLog(),
     )
 
 
@@ -235,6 +239,34 @@ def test_a_fit_that_answers_what_it_has_learned_worse_than_before_is_refused(
         refit(tfidf.context, record, ChosenTraining(method, None), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("tfidf", StageName("baselines", "", "sentiment")),
+        ("finetuned", StageName("evaluate", "word2vec", "sentiment")),
+    ],
+)
+def test_the_forecast_counts_the_work_that_is_done(
+    name: str, stage: StageName, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    case: Case = request.getfixturevalue(name)
+    grid = dataclasses.replace(
+        PARAMS.grid, models=("word2vec",), label_counts=(FEW, "all"), finetune_seeds=(0, 1)
+    )
+    models: Any = {"word2vec": SimpleNamespace(evaluate=case.context.settings)}
+    params: Any = SimpleNamespace(grid=grid)
+    counted = count_refits(stage, params, case.context.task, models)
+    assert set(counted) == {FEW, "all"}
+    record = read_record(case.kept["all"])
+    method = case.context.settings.methods[record.settings_block]
+    log = WorkLog()
+    chosen = choose_training(method, record, case.rows, case.output.curves)
+    refit(case.context, record, chosen, tmp_path, log)
+    (done,) = log.done
+    announced = [one for systems in counted["all"] for one in systems if one.part == done.part]
+    assert [one.count for one in announced] == [done.count]
+
+
 def test_the_new_system_is_used_where_none_is_named_and_all_say_what_it_is(
     evaluated_texts: Evaluated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,9 +336,8 @@ def test_a_study_has_fitted_its_recommended_systems_again_and_does_it_once(
 ) -> None:
     refitted = project / "artifacts/refitted"
     decisions = read_json(project / "reports/decisions.json")
-    folders = sorted(path.name for path in refitted.iterdir() if path.is_dir())
-    assert len(folders) == len(decisions) == 2
-    records = {path.parent.name: read_json(path) for path in refitted.glob("*/system.json")}
+    records = {path.parent.name: read_json(path) for path in refitted.glob("mood/*/system.json")}
+    assert len(records) == len(decisions) == 2
     found = {
         record["label_count"]: (record["train_examples"], record["refit"]["train_examples"])
         for record in records.values()
@@ -323,12 +354,13 @@ def test_a_study_has_fitted_its_recommended_systems_again_and_does_it_once(
 
     before = {path: path.read_bytes() for path in refitted.rglob("*") if path.is_file()}
     printed = run_command(project, *RUN_STUDY)
-    assert "refit" not in [line.split()[1] for line in printed.splitlines() if line[:4] == "ran "]
+    ran = [line.split()[1] for line in printed.splitlines() if line.startswith("ran ")]
+    assert ran == ["sources", "publish"]
 
     # Nothing depends on the test items, even where another stage has not noticed their change.
     file = project / "artifacts/tasks/mood/test.parquet"
     items = read_table(file)
     write_table(file, items.assign(label=1 - items["label"]))
     shutil.rmtree(refitted)
-    assert run_stage(project, "refit") == (0, "")
+    assert run_stage(project, "refit", "mood") == (0, "")
     assert {path: path.read_bytes() for path in refitted.rglob("*") if path.is_file()} == before

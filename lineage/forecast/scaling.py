@@ -113,9 +113,9 @@ class _Rehearsed:
             disk_bytes = sum(path.stat().st_size for path in folder.iterdir())
             seconds = self.base_seconds + copy_seconds
             return StageForecast(seconds, self.base_memory, disk_bytes)
-        if name == "refit":
-            return self._forecast_refit()
         stage = StageName.parse(name, self.rehearsal.params)
+        if stage.verb == "refit":
+            return self._forecast_refit(stage.task)
         rehearsed_name = self.rehearsal.find_stage(name)
         measured = self.stages[rehearsed_name]
         counted = count_stage(stage, self.rehearsal, measured.done, self.models)
@@ -125,25 +125,26 @@ class _Rehearsed:
         disk = self._disk(stage, measured, growth)
         return StageForecast(measured.other_seconds + seconds, memory, disk)
 
-    def _forecast_refit(self) -> StageForecast:
-        """Return the most that the stage refit can take: in each setting, the dearest system."""
+    def _forecast_refit(self, task: str) -> StageForecast:
+        """Return the most that a stage can take: at each number of labels, the dearest system."""
         params = self.rehearsal.params
-        seconds: dict[tuple[str, LabelCount], float] = {}
+        seconds: dict[LabelCount, float] = {}
         memory = self.base_memory
         weights = 0
         for verb in REFITTED_VERBS:
             for instance in params.grid.stage_instances[verb]:
                 name = f"{verb}@{instance}"
                 stage = StageName.parse(name, params)
+                if stage.task != task:
+                    continue
                 measured = self.stages[self.rehearsal.find_stage(name)]
                 memory = max(memory, self.forecast(name).memory_bytes)
                 weights = max(weights, measured.disk.get(WEIGHTS_SUFFIX, 0))
-                task = self.rehearsal.data.tasks[stage.task]
-                refits = count_refits(stage, params, task, self.models)
+                data = self.rehearsal.data.tasks[task]
+                refits = count_refits(stage, params, data, self.models)
                 for label_count, counted in refits.items():
                     longest = max(_work_seconds(measured.done, one) for one in counted)
-                    key = (stage.task, label_count)
-                    seconds[key] = max(longest, seconds.get(key, 0.0))
+                    seconds[label_count] = max(longest, seconds.get(label_count, 0.0))
         total = self.base_seconds + sum(seconds.values())
         return StageForecast(total, memory, weights * len(seconds))
 

@@ -56,6 +56,7 @@ class Validation(NamedTuple):
 
 
 WORST = Validation(-math.inf, math.inf)
+NOT_VALIDATED = Validation(math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class CurvePoint:
     step: int
     epoch: float
     train_loss: float  # the mean since the previous point
-    validation_loss: float  # this and the score are NaN for SetFit, which is not validated
+    validation_loss: float  # this and the score are NaN where nothing was validated
     validation_score: float
     is_kept: bool = False  # the model has the weights of this point
 
@@ -211,7 +212,7 @@ class ValidatedTraining(Generic[ModelT]):
         self.curve: list[CurvePoint] = []
         self.steps_per_epoch = sampler.set_epoch(0)
         self.num_steps = num_steps = count_max_steps(settings, self.steps_per_epoch)
-        self.last_step = num_steps  # without early stopping
+        self._last_step: int | None = None  # if the end is known beforehand
         self.stopper: EarlyStopper | None = None
         if settings.patience is not None:
             self.stopper = EarlyStopper(settings.patience)
@@ -238,12 +239,17 @@ class ValidatedTraining(Generic[ModelT]):
         has_stopped = self.stopper is not None and self.stopper.is_over
         return has_stopped or self.state.counters.steps == self.last_step
 
+    @property
+    def last_step(self) -> int:
+        """The number of steps, without early stopping."""
+        return self.num_steps if self._last_step is None else self._last_step
+
     def end_after(self, share: float) -> None:
-        """End after this share of all steps, whatever validation says, and keep the last weights.
+        """End after this share of all steps, and keep the last weights, which alone are validated.
 
         The learning rates are those of a training of all steps. Call it before the first step.
         """
-        self.last_step = max(1, round(share * self.num_steps))
+        self._last_step = max(1, round(share * self.num_steps))
         self.stopper = None
 
     def resume(self, point: ResumePoint) -> float:
@@ -296,7 +302,10 @@ class ValidatedTraining(Generic[ModelT]):
                 self._after_step(step.step, self.num_steps)
             losses.append(step.loss)
         self.state.run_finite_checks()
-        self._add_point(self._validate(self.model), float(torch.stack(losses).mean()))
+        validation = NOT_VALIDATED
+        if self._last_step is None or self.is_over:
+            validation = self._validate(self.model)
+        self._add_point(validation, float(torch.stack(losses).mean()))
         self._seconds += time.monotonic() - start_time
         if self._seconds >= self._next_save:
             self._save()

@@ -86,7 +86,7 @@ def read_dvc_lock() -> dict[str, Any]:
 
 def list_stage_names(params: Params) -> set[str]:
     """Return the names of all stages whose output the report shows."""
-    names = {"sources", f"corpus@{params.budget.corpus}", NGRAM_STAGE, "report", "refit"}
+    names = {"sources", f"corpus@{params.budget.corpus}", NGRAM_STAGE, "report"}
     for verb, instances in params.grid.stage_instances.items():
         names |= {f"{verb}@{instance}" for instance in instances}
     return names

@@ -23,7 +23,7 @@ from lineage.methods.saved import (
 from lineage.serving.card import write_card
 
 SYSTEMS_DIR = Path("artifacts/systems")
-REFITTED_DIR = Path("artifacts/refitted")  # of the stage refit
+REFITTED_DIR = Path("artifacts/refitted")  # of the stages refit@TASK
 DECISIONS_FILE = Path("reports/decisions.json")
 # Stages that keep systems.
 VERBS = ("evaluate", "evaluate_adapted", "evaluate_target_only", "baselines")
@@ -92,9 +92,8 @@ def list_evaluated(params: Params, task: str) -> list[KeptSystem]:
 
 def list_refitted(task: str) -> list[KeptSystem]:
     """Return the systems of a task that were fitted again."""
-    paths = sorted(REFITTED_DIR.glob(f"*/{RECORD_FILE}"))
-    systems = [KeptSystem(path.parent, read_record(path.parent)) for path in paths]
-    return [one for one in systems if one.record.task == task]
+    paths = sorted((REFITTED_DIR / task).glob(f"*/{RECORD_FILE}"))
+    return [KeptSystem(path.parent, read_record(path.parent)) for path in paths]
 
 
 def _rank(system: KeptSystem) -> tuple[float, float, bool, str]:
