@@ -239,20 +239,16 @@ def _refit_note(report: ReportData) -> tuple[Paragraph, ...]:
     if not used:
         return ()
     numbers = [
-        f"{one.task} ({one.train_examples:,} items instead of {one.scored_examples:,})"
-        for one in used
+        f"{one.task} ({one.train_examples:,} items, not {one.scored_examples:,})" for one in used
     ]
     text = (
-        "For use, they were then fitted again, by the same settings, with the validation items "
-        f"among the training items: {join_with_and(numbers)}. The scores here are those before."
+        f"For use, they are fitted again with the validation items too: {join_with_and(numbers)}. "
+        "The scores are those before"
     )
     num_seeds = max(one.num_seeds for one in used)
     if num_seeds > 1:
-        text += (
-            f" They are means over {num_seeds} seeds; the systems in use have fine-tuning seed "
-            f"{used[0].finetune_seed}, whose own score `lineage predict` prints."
-        )
-    return (Paragraph(text, "note", has_markup=True),)
+        text += f", and means over {num_seeds} seeds; seed {used[0].finetune_seed} is in use"
+    return (Paragraph(f"{text}.", "note", has_markup=True),)
 
 
 def _is_of(refit: Refit, decision: Decision | None) -> bool:
