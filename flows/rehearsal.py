@@ -26,10 +26,11 @@ from lineage.runtime.settings import METADATA_DIR, STATE_DIR, read_runtime_setti
 from lineage.study.models import ModelConfig
 
 DVC_CONFIG = "[core]\n    no_scm = True\n    analytics = false\n"
-# Data are sampled, and what publish does is little beside the report.
-NOT_REHEARSED = ("sources", "corpus", "task", "publish")
+# Data are sampled, what publish does is little beside the report, and which systems are fitted again
+# is not known before the results.
+NOT_REHEARSED = ("sources", "corpus", "task", "refit", "publish")
 # They take as long as the last time. A report could only be rehearsed after all evaluations.
-KNOWN_IF_RUN_BEFORE = (FIRST_STAGE, "report", "publish")
+KNOWN_IF_RUN_BEFORE = (FIRST_STAGE, "report", "refit", "publish")
 SHARED_FOLDERS = ("prepared", "checks")  # of the study: the data that it has read
 
 
@@ -51,7 +52,7 @@ def forecast_study(
     """
     known = {}
     for node in nodes:
-        if node.name in KNOWN_IF_RUN_BEFORE:
+        if node.name.partition("@")[0] in KNOWN_IF_RUN_BEFORE:
             # A stage that has not run, or whose metadata are damaged, is rehearsed.
             with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
                 known[node.name] = _read_own_cost(study, node)

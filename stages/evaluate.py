@@ -13,15 +13,10 @@ from typing import Any
 
 import pandas as pd
 
-from lineage.artifacts import (
-    artifact_digest,
-    check_intact,
-    read_json,
-    read_manifest,
-    write_table,
-)
+from lineage.artifacts import artifact_digest, read_json, write_table
 from lineage.config.params import Params, read_recorded_params
 from lineage.data.task_data import TaskData
+from lineage.evaluation.contexts import open_context, pretrained_dir
 from lineage.evaluation.evaluate import (
     EvaluationOutput,
     RunCost,
@@ -46,15 +41,12 @@ from lineage.evaluation.result_rows import (
 from lineage.evaluation.unigram_control import has_unigram_control, unigram_control_rows
 from lineage.methods.base import find_method
 from lineage.methods.encoder import EvalContext, EvalRun
-from lineage.methods.registry import EvaluateSettings
-from lineage.networks.base import Public
 from lineage.networks.checkpoint import INTERMEDIATE_PREFIX, Checkpoint
 from lineage.results import ResultRow, results_frame
-from lineage.runtime.settings import read_runtime_settings
 from lineage.runtime.stage import Stage, run_stage
 from lineage.serving.systems import write_systems
 from lineage.study.models import load_model_config
-from lineage.training.devices import configure_torch, select_device
+from lineage.training.devices import configure_torch
 from lineage.work import WorkLog
 
 VERB_FLAGS = {
@@ -146,42 +138,17 @@ def describe_cost(context: EvalContext, run: EvalRun, cost: RunCost) -> dict[str
     return {**vars(run), **use, **cost._asdict()}
 
 
-def pretrained_dir(name: str, seed: str) -> Path:
-    return Path(f"artifacts/pretrained/{name}/{seed}")
-
-
-def read_text_bytes(model_dir: Path) -> int | None:
-    """Return the bytes of text that a training run has read; None if it read none."""
-    text_bytes: int | None = read_json(model_dir / "spent.json")["text_bytes"]
-    return text_bytes
-
-
 def load_context(
     params: Params, name: str, seed: str, model_dir: Path, task_dir: Path
 ) -> EvalContext:
     """Load a model and a task. Raises InputError if their files are damaged."""
-    source_dir = pretrained_dir(name, seed)
-    check_intact(model_dir)
-    checkpoint = Checkpoint.load(model_dir)
-    text_bytes = read_text_bytes(model_dir)
-    if isinstance(checkpoint.family, Public):
-        text_bytes = None  # nobody knows how much its first training has read
-    elif model_dir.is_relative_to("artifacts/adapted") and text_bytes is not None:
-        pretrained_bytes = read_text_bytes(source_dir)
-        text_bytes = None if pretrained_bytes is None else pretrained_bytes + text_bytes
-    settings: EvaluateSettings = load_model_config(params, name).evaluate
-    runtime = read_runtime_settings()
-    return EvalContext(
-        checkpoint=checkpoint,
+    return open_context(
+        params,
+        load_model_config(params, name).evaluate,
+        source_dir=pretrained_dir(name, seed),
+        model_dir=model_dir,
         task=TaskData.load(task_dir, split=params.report.split),
-        settings=settings,
-        pretrain_seed=int(seed),
-        text_bytes=text_bytes,
-        precision=params.precision,
-        device=select_device(params.device, runtime.device_index),
-        tokens_dir=model_dir,
-        failure_reason=read_manifest(model_dir, "model")["reason"],
-        checkpoint_seconds=runtime.checkpoint_seconds,
+        seed=int(seed),
     )
 
 

@@ -6,8 +6,7 @@ It also shows them in MLflow, registers the recommended systems there, and print
 import os
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -17,21 +16,23 @@ from lineage.analysis.decision import Decision
 from lineage.analysis.disagreements import find_disagreements
 from lineage.analysis.records import Analysis, read_analysis
 from lineage.artifacts import read_json
-from lineage.config.params import Grid, Params, read_recorded_params, recorded_params_file
+from lineage.config.params import Params, read_recorded_params, recorded_params_file
 from lineage.report import champions, page, publication, run_summary
-from lineage.report.costs import build_costs
+from lineage.report.costs import add_costs, build_costs
 from lineage.report.evidence import ReportFacts, list_costs, write_evidence, write_report
 from lineage.report.provenance import (
     Provenance,
     StageMetadata,
     collect_provenance,
+    list_stage_names,
     read_dvc_lock,
 )
-from lineage.results import NGRAM_STAGE
+from lineage.report.section import Refit
 from lineage.runtime.integrity import check_outputs
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
 from lineage.runtime.settings import METADATA_DIR, SUMMARY_FILE
 from lineage.runtime.stage import Stage, run_stage
+from lineage.serving.systems import list_refitted
 from lineage.study.models import load_model_config
 
 try:
@@ -65,7 +66,7 @@ def work(stage: Stage) -> None:
         check_outputs(lock, stage_names)
     stage_metadata = read_stage_metadata(METADATA_DIR, stage_names, lock)
     results = read_analysis(REPORTS_DIR / "results.json")
-    analysis = add_costs(results, stage_metadata, params.grid)
+    analysis = add_costs(results, stage_metadata, params.grid, curves_dir=RESULTS_DIR / "curves")
     known_uses = run_summary.read_known_uses(REPORTS_DIR / "decisions.json")  # of the last run
     provenance = collect_provenance(stage_metadata, stage_names, lock, pipeline=pipeline)
     facts = collect_facts(params, analysis, stage_metadata, provenance)
@@ -153,23 +154,25 @@ def collect_facts(
         model_descriptions=tuple(descriptions),
         description_columns=tuple(descriptions[0]) if descriptions else (),
         disagreements=tuple(disagreements),
+        refits=tuple(list_refits(params)),
     )
 
 
-def add_costs(
-    analysis: Analysis, stage_metadata: Mapping[str, StageMetadata], grid: Grid
-) -> Analysis:
-    """Return the analysis with the time and memory of pretraining and adaptation."""
-    curves_dir = RESULTS_DIR / "curves"
-    return replace(
-        analysis,
-        adaptation=publication.add_adaptation_seconds(
-            analysis.adaptation, stage_metadata, grid, curves_dir=curves_dir
-        ),
-        budget=publication.add_pretraining_costs(
-            analysis.budget, stage_metadata, curves_dir=curves_dir
-        ),
-    )
+def list_refits(params: Params) -> Iterator[Refit]:
+    """Yield the systems that were fitted again, in the order of the tasks."""
+    for task in params.grid.tasks:
+        for kept in list_refitted(task):
+            record = kept.record
+            assert record.refit is not None
+            yield Refit(
+                task=task,
+                label_count=record.label_count,
+                system=record.name,
+                train_examples=record.train_examples,
+                scored_examples=record.refit.train_examples,
+                finetune_seed=record.finetune_seed,
+                num_seeds=record.refit.num_seeds,
+            )
 
 
 def print_report(
@@ -183,14 +186,6 @@ def print_report(
     print(f"\nreport: {html} (opens without a network; also .md, .csv and .json)")
     for line in changes:
         print(line)
-
-
-def list_stage_names(params: Params) -> set[str]:
-    """Return the names of all stages whose output the report shows."""
-    names = {"sources", f"corpus@{params.budget.corpus}", NGRAM_STAGE, "report"}
-    for verb, instances in params.grid.stage_instances.items():
-        names |= {f"{verb}@{instance}" for instance in instances}
-    return names
 
 
 def describe_models(params: Params) -> list[dict[str, str]]:

@@ -25,7 +25,7 @@ from lineage.analysis.records import (
 )
 from lineage.config.params import ReportParams
 from lineage.errors import InputError
-from lineage.report import publication
+from lineage.report.costs import add_pretraining_costs
 from lineage.report.sections.what_to_use import describe_trials
 from lineage.results import RESULT_COLUMNS, ResultRow, sort_results
 from tests.helpers.study_rows import GPT, GRID, Study, analyze, build_row, render_pages
@@ -302,7 +302,7 @@ def test_one_failed_pretraining_of_three_is_listed_and_changes_no_mean(tmp_path:
     for seed, seconds in enumerate((60.0, 1.0, 80.0)):
         digest = artifacts.file_digest(folder / f"curves/pretrain-bert-{seed}.parquet")
         stages[f"pretrain@bert-{seed}"] = {"seconds": seconds, "curve_sha256": digest}
-    lines = publication.add_pretraining_costs(analysis.budget, stages, curves_dir=folder / "curves")
+    lines = add_pretraining_costs(analysis.budget, stages, curves_dir=folder / "curves")
     assert {one.model: one.seconds for one in lines} == {"gpt": None, "bert": 70.0}
     for seed in (0, 2):
         budget = folder / f"budgets/pretrain-bert-{seed}.json"

@@ -340,8 +340,6 @@ def test_the_docs_show_what_the_demo_prints(tmp_path: Path) -> None:
 
 # These tests check which stages a change would run again.
 
-FINAL_STAGES = {"report", "publish"}
-
 
 @pytest.fixture
 def finished(demo: Demo, tmp_path: Path) -> Path:
@@ -360,6 +358,11 @@ def stages_after_sources(folder: Path) -> set[str]:
     return planned_stages(folder) - {"sources"}
 
 
+def final_stages(folder: Path) -> set[str]:
+    """Return the stages that read the results of all others, or come after these."""
+    return {"report", "publish", *(f"refit@{task}" for task in demo_tasks(folder))}
+
+
 def test_a_changed_value_reruns_the_stages_that_read_it_and_later_ones(finished: Path) -> None:
     assert planned_stages(finished) == {"sources", "publish"}, "only these two always run"
     evaluations = {
@@ -370,13 +373,13 @@ def test_a_changed_value_reruns_the_stages_that_read_it_and_later_ones(finished:
     plan = run_command(finished, "lineage", "plan")
     (line,) = [line for line in plan.splitlines() if "evaluate@ulmfit-0-sense" in line]
     assert line.startswith("run") and "learning_rate" in line and "-> 0.0021" in line, line
-    assert stages_after_sources(finished) == evaluations | FINAL_STAGES
+    assert stages_after_sources(finished) == evaluations | final_stages(finished)
     set_params(finished, models__ulmfit__adapt__learning_rate=0.0021)
-    assert stages_after_sources(finished) == evaluations | FINAL_STAGES | {
+    assert stages_after_sources(finished) == evaluations | final_stages(finished) | {
         "adapt@ulmfit-0-sentiment"
     }
     set_params(finished, models__ulmfit__pretrain__learning_rate=0.0021)
-    assert stages_after_sources(finished) == evaluations | FINAL_STAGES | {
+    assert stages_after_sources(finished) == evaluations | final_stages(finished) | {
         "adapt@ulmfit-0-sentiment",
         "pretrain@ulmfit-0",
         "ngram",
@@ -422,7 +425,7 @@ def test_a_new_task_and_a_new_one_file_family_run_only_their_stages(finished: Pa
         *(f"evaluate@mine-0-{t}" for t in tasks),
         "ngram",  # predicts the tokens of every model
     }
-    assert stages_after_sources(finished) == task_stages | family_stages | FINAL_STAGES
+    assert stages_after_sources(finished) == task_stages | family_stages | final_stages(finished)
 
 
 def test_a_changed_family_file_reruns_only_its_stages(finished: Path) -> None:
@@ -436,7 +439,7 @@ def test_a_changed_family_file_reruns_only_its_stages(finished: Path) -> None:
         "ngram",
     }
     family_stages |= {f"{verb}@ulmfit-0-sentiment" for verb in ("adapt", "evaluate_adapted")}
-    assert stages_after_sources(finished) == family_stages | FINAL_STAGES
+    assert stages_after_sources(finished) == family_stages | final_stages(finished)
 
 
 def test_both_pages_show_the_run(demo: Demo) -> None:

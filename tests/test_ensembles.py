@@ -15,7 +15,7 @@ from lineage.config.params import ReportParams, parse_params
 from lineage.config.records import read_yaml
 from lineage.config.resolve import merge_trees
 from lineage.errors import InputError
-from lineage.report import publication
+from lineage.report.costs import add_pretraining_costs
 from lineage.report.notes import format_reason
 from lineage.results import Note, notes_to_json
 from tests.helpers.study_rows import (
@@ -152,9 +152,7 @@ def test_the_pages_mark_an_ensemble_with_two_budgets_everywhere(
         digest = artifacts.file_digest(folder / f"curves/pretrain-{name}-0.parquet")
         costs = {"seconds": 40.0, "peak_memory_bytes": 7e8}
         stages[f"pretrain@{name}-0"] = {"curve_sha256": digest, **costs}
-    budget = publication.add_pretraining_costs(
-        analysis.budget, stages, curves_dir=folder / "curves"
-    )
+    budget = add_pretraining_costs(analysis.budget, stages, curves_dir=folder / "curves")
     ensemble_budget = budget[-1]
     assert (ensemble_budget.model, ensemble_budget.seconds, ensemble_budget.peak_memory_bytes) == (
         "duet",

@@ -13,6 +13,7 @@ from lineage.analysis.records import Analysis
 from lineage.artifacts import file_digest
 from lineage.networks.registry import load_family
 from lineage.report import publication
+from lineage.report.costs import add_adaptation_seconds, add_pretraining_costs
 from lineage.report.decisions import summarize_decisions
 from tests.helpers.study_rows import GRID, Study, analyze, render_pages
 
@@ -33,14 +34,12 @@ def test_pretraining_costs_are_those_of_the_training_that_wrote_the_curve(
         "pretrain@elmo-0": stage_metadata(study_folder, "elmo", seconds=9.0)
         | {"curve_sha256": "of another budget"},
     }
-    budget = publication.add_pretraining_costs(
-        analysis.budget, stages, curves_dir=study_folder / "curves"
-    )
+    budget = add_pretraining_costs(analysis.budget, stages, curves_dir=study_folder / "curves")
     by_model = {one.model: one for one in budget}
     assert by_model["gpt"].seconds == 15 and by_model["gpt"].peak_memory_bytes == 5
     assert by_model["bert"].seconds is None and by_model["elmo"].seconds is None
     copied = [replace(one, text_bytes=None) for one in analysis.budget]
-    (cost, *_) = publication.add_pretraining_costs(
+    (cost, *_) = add_pretraining_costs(
         [one for one in copied if one.model == "gpt"], stages, curves_dir=study_folder / "curves"
     )
     assert cost.seconds is None, "reading a public checkpoint is not training"
@@ -80,7 +79,7 @@ def test_the_cost_of_an_adaptation_is_next_to_its_effect(tmp_path: Path) -> None
     assert text_bytes == {"elmo": None, "gpt": 1_001_350.0, "bert": None}
     own = {"seconds": 75.0, "curve_sha256": artifacts.file_digest(curve)}
     for seconds, metadata in ((75.0, own), (None, own | {"curve_sha256": "of another one"})):
-        effects = publication.add_adaptation_seconds(
+        effects = add_adaptation_seconds(
             analysis.adaptation,
             {"adapt@gpt-0-sentiment": metadata},
             GRID,

@@ -176,6 +176,10 @@ OUTPUTS = {
     "artifacts/adapted": "A model after adaptation to a task's text.",
     "artifacts/target_only": "A model that was pretrained on a task's text alone.",
     "artifacts/systems": "Systems that `lineage predict` can use: a folder for each label count and system.",
+    "artifacts/refitted": (
+        "The recommended systems, fitted again with their validation items: a folder for each "
+        "task, label count and system."
+    ),
     "artifacts/results/recipes": "The trials of a recipe, of which one is chosen; none without `grid.sweep`.",
     "artifacts/results/rows": "Result rows.",
     "artifacts/results/predictions": "Predictions, one row per item.",

@@ -210,6 +210,7 @@ class Grid:
             "evaluate_target_only": target_only,
             "evaluate_joined": evaluations(self.join_models, self.join_tasks),
             "baselines": list(self.tasks),
+            "refit": list(self.tasks),
         }
 
 

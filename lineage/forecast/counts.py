@@ -5,15 +5,16 @@ often and on how much text it is validated, the rehearsed training has logged it
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lineage.config.params import Params
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import count_runs, list_runs
-from lineage.evaluation.requested_runs import EVALUATIONS, count_evaluation
+from lineage.evaluation.requested_runs import EVALUATIONS, count_evaluation, list_requested_runs
 from lineage.forecast.rehearsal import Rehearsal
 from lineage.language import byte_count
-from lineage.methods.encoder import BaselineContext
+from lineage.methods.base import count_items, find_method
+from lineage.methods.encoder import BaselineContext, EvalRun, LabelCount, TaskContext, features_part
 from lineage.methods.registry import list_baselines
 from lineage.networks.base import Static
 from lineage.study.models import ModelConfig
@@ -87,10 +88,46 @@ def count_runs_of(
     if stage.verb != "baselines":
         context = BaselineContext(task, models[stage.model].evaluate)
         return count_evaluation(context, grid, EVALUATIONS[stage.verb], stage.model)
+    return [*count_runs(*_list_runs_of(stage, params, task, models)).values()]
+
+
+def _list_runs_of(
+    stage: StageName, params: Params, task: TaskData, models: dict[str, ModelConfig]
+) -> tuple[TaskContext, list[EvalRun]]:
+    """Return the runs of a stage that evaluates a model, or baselines, and their context."""
+    grid = params.grid
+    if stage.verb != "baselines":
+        context = BaselineContext(task, models[stage.model].evaluate)
+        return context, list_requested_runs(context, grid, EVALUATIONS[stage.verb], stage.model)
     context = BaselineContext(task, list_baselines(grid.tfidf_C))
     methods = context.settings.methods.values()
-    runs = [*list_runs(task.info, methods, ("none",), grid.label_counts, grid.finetune_seeds)]
-    return [*count_runs(context, runs).values()]
+    runs = list_runs(task.info, methods, ("none",), grid.label_counts, grid.finetune_seeds)
+    return context, [*runs]
+
+
+def count_refits(
+    stage: StageName, params: Params, task: TaskData, models: dict[str, ModelConfig]
+) -> dict[LabelCount, list[list[Work]]]:
+    """Return the work of fitting each system of a stage again, by its number of labels.
+
+    A system learns from the validation items too, once, and without trials.
+    """
+    context, runs = _list_runs_of(stage, params, task, models)
+    first_seed = params.grid.finetune_seeds[0]
+    found: dict[LabelCount, list[list[Work]]] = {}
+    for run in runs:
+        is_first = run.finetune_seed == first_seed and not run.fold
+        if run.label_count is None or run.init == "random" or not is_first:
+            continue
+        items = count_items(context, run, chooses_trial=False)
+        num_train = items.train + items.validation
+        items = replace(items, train=num_train, scored=items.validation)
+        method = find_method(context, run)
+        work = [Work(f"{run.init} {method.name}", method.count_work(items))]
+        if method.reads_frozen_features:
+            work.append(Work(features_part(run.init, method.name), num_train + items.validation))
+        found.setdefault(run.label_count, []).append(work)
+    return found
 
 
 def _count_training(

@@ -7,15 +7,23 @@ from typing import Any
 import numpy as np
 
 from lineage.evaluation.requested_runs import EVALUATIONS
-from lineage.forecast.counts import StageName, count_corpus_ratio, count_runs_of, count_stage
+from lineage.forecast.counts import (
+    StageName,
+    count_corpus_ratio,
+    count_refits,
+    count_runs_of,
+    count_stage,
+)
 from lineage.forecast.records import StageForecast
 from lineage.forecast.rehearsal import Rehearsal
+from lineage.methods.encoder import LabelCount
 from lineage.methods.feature_store import MAX_MEMORY_BYTES
 from lineage.study.models import ModelConfig
 from lineage.work import Work
 
 MIN_SPREAD = 1.5  # of counts through which a line can be drawn
 WEIGHTS_SUFFIX = ".safetensors"
+REFITTED_VERBS = ("baselines", "evaluate", "evaluate_adapted")  # of systems that may be the best
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,8 @@ class _Rehearsed:
             seconds = self.base_seconds + copy_seconds
             return StageForecast(seconds, self.base_memory, disk_bytes)
         stage = StageName.parse(name, self.rehearsal.params)
+        if stage.verb == "refit":
+            return self._forecast_refit(stage.task)
         rehearsed_name = self.rehearsal.find_stage(name)
         measured = self.stages[rehearsed_name]
         counted = count_stage(stage, self.rehearsal, measured.done, self.models)
@@ -114,6 +124,29 @@ class _Rehearsed:
         growth = self._output_growth(stage, rehearsed_name)
         disk = self._disk(stage, measured, growth)
         return StageForecast(measured.other_seconds + seconds, memory, disk)
+
+    def _forecast_refit(self, task: str) -> StageForecast:
+        """Return the most that a stage can take: at each number of labels, the dearest system."""
+        params = self.rehearsal.params
+        seconds: dict[LabelCount, float] = {}
+        memory = self.base_memory
+        weights = 0
+        for verb in REFITTED_VERBS:
+            for instance in params.grid.stage_instances[verb]:
+                name = f"{verb}@{instance}"
+                stage = StageName.parse(name, params)
+                if stage.task != task:
+                    continue
+                measured = self.stages[self.rehearsal.find_stage(name)]
+                memory = max(memory, self.forecast(name).memory_bytes)
+                weights = max(weights, measured.disk.get(WEIGHTS_SUFFIX, 0))
+                data = self.rehearsal.data.tasks[task]
+                refits = count_refits(stage, params, data, self.models)
+                for label_count, counted in refits.items():
+                    longest = max(_work_seconds(measured.done, one) for one in counted)
+                    seconds[label_count] = max(longest, seconds.get(label_count, 0.0))
+        total = self.base_seconds + sum(seconds.values())
+        return StageForecast(total, memory, weights * len(seconds))
 
     def _output_growth(self, stage: StageName, rehearsed_name: str) -> float:
         """Return how many times more output the stage has than in the rehearsal."""

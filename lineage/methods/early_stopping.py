@@ -56,6 +56,7 @@ class Validation(NamedTuple):
 
 
 WORST = Validation(-math.inf, math.inf)
+NOT_VALIDATED = Validation(math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class CurvePoint:
     step: int
     epoch: float
     train_loss: float  # the mean since the previous point
-    validation_loss: float  # this and the score are NaN for SetFit, which is not validated
+    validation_loss: float  # this and the score are NaN where nothing was validated
     validation_score: float
     is_kept: bool = False  # the model has the weights of this point
 
@@ -211,6 +212,7 @@ class ValidatedTraining(Generic[ModelT]):
         self.curve: list[CurvePoint] = []
         self.steps_per_epoch = sampler.set_epoch(0)
         self.num_steps = num_steps = count_max_steps(settings, self.steps_per_epoch)
+        self._last_step: int | None = None  # if the end is known beforehand
         self.stopper: EarlyStopper | None = None
         if settings.patience is not None:
             self.stopper = EarlyStopper(settings.patience)
@@ -235,7 +237,20 @@ class ValidatedTraining(Generic[ModelT]):
     @property
     def is_over(self) -> bool:
         has_stopped = self.stopper is not None and self.stopper.is_over
-        return has_stopped or self.state.counters.steps == self.num_steps
+        return has_stopped or self.state.counters.steps == self.last_step
+
+    @property
+    def last_step(self) -> int:
+        """The number of steps, without early stopping."""
+        return self.num_steps if self._last_step is None else self._last_step
+
+    def end_after(self, share: float) -> None:
+        """End after this share of all steps, and keep the last weights, which alone are validated.
+
+        The learning rates are those of a training of all steps. Call it before the first step.
+        """
+        self._last_step = max(1, round(share * self.num_steps))
+        self.stopper = None
 
     def resume(self, point: ResumePoint) -> float:
         """Continue from what an earlier process has saved there, if anything, and save there too.
@@ -280,14 +295,17 @@ class ValidatedTraining(Generic[ModelT]):
             return
         start_time = time.monotonic()
         interval = steps_between_validations(self.num_steps)
-        steps_left = self.num_steps - self.state.counters.steps
+        steps_left = self.last_step - self.state.counters.steps
         losses: list[torch.Tensor] = []
         for step in islice(self._steps, min(interval, steps_left)):
             if self._after_step is not None:
                 self._after_step(step.step, self.num_steps)
             losses.append(step.loss)
         self.state.run_finite_checks()
-        self._add_point(self._validate(self.model), float(torch.stack(losses).mean()))
+        validation = NOT_VALIDATED
+        if self._last_step is None or self.is_over:
+            validation = self._validate(self.model)
+        self._add_point(validation, float(torch.stack(losses).mean()))
         self._seconds += time.monotonic() - start_time
         if self._seconds >= self._next_save:
             self._save()

@@ -75,6 +75,8 @@ class TaskContext:
     settings: HasMethods
     pretrain_seed: int | None
     checkpoint_seconds: float = math.inf  # between two saves of a training
+    # The share of its steps after which a training ends; None: validation ends it.
+    trained_share: float | None = None
 
     @cached_property
     def kind(self) -> Kind:
@@ -153,6 +155,7 @@ class EvalContext(TaskContext):
     # The model whose trained static vectors are joined with this one's frozen features.
     static_context: "EvalContext | None" = None
     checkpoint_seconds: float = math.inf  # between two saves of a training
+    trained_share: float | None = None
 
     @property
     def model_columns(self) -> dict[str, str]:

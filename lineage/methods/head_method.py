@@ -138,6 +138,9 @@ class HeadStarter:
 
     def __call__(self, method: HeadMethod) -> StartedHead:
         head = method.start(self.subject, self.problem, seed=self.run.finetune_seed or 0)
+        share = self.subject.task_context.trained_share
+        if head.training is not None and share is not None:
+            head.training.end_after(share)
         if head.training is not None:
             # A process that repeats the run starts the same trainings in the same order.
             folder = self._point.folder / str(len(self.earlier_seconds))

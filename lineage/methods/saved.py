@@ -34,10 +34,25 @@ from lineage.networks.weights import (
 from lineage.tasks.base import load_kind
 
 RECORD_FILE = "system.json"
+REFITTED_SUFFIX = "-refitted"  # of the name of a system that was fitted again
 ModelT = TypeVar("ModelT", bound=nn.Module)
 MODEL_FOLDER = "model"  # of an exported system: its pretrained or adapted model
 # Answers to the items of a table, without labels.
 AnswerItems = Callable[[pd.DataFrame], PredictionColumns]
+
+
+@dataclass(frozen=True)
+class RefitRecord:
+    """What is known of a system that was fitted again: the score of those before it.
+
+    They have learned from `train_examples` items, with every seed of the study.
+    """
+
+    train_examples: int
+    split: str  # on which they were scored
+    num_seeds: int
+    mean_score: float  # over the seeds
+    seed_score: float | None  # of the one with the same seeds; None: undefined
 
 
 @dataclass(frozen=True)
@@ -74,11 +89,13 @@ class SystemRecord:
     precision: str
     max_input_positions: int | None  # that the model reads of a text; None: any number
     model_folder: str | None  # relative to the study; None: the system has no encoder
+    refit: RefitRecord | None = None  # of a system that has learned from validation items too
 
     @property
     def name(self) -> str:
-        """The system's name, such as elmo-adapted-finetuned, elmo-frozen-linear or tfidf."""
-        return system_name(self.model, self.init, self.transfer, self.head)
+        """The system's name: elmo-adapted-finetuned, elmo-frozen-linear, tfidf, tfidf-refitted."""
+        name = system_name(self.model, self.init, self.transfer, self.head)
+        return name if self.refit is None else f"{name}{REFITTED_SUFFIX}"
 
     @property
     def answer(self) -> HeadAnswer:
@@ -105,7 +122,15 @@ def save_system(folder: Path, record: SystemRecord, tensors: dict[str, torch.Ten
     """Write a head or a whole network. The record is written last."""
     folder.mkdir(parents=True, exist_ok=True)
     save_tensors(tensors, folder / WEIGHTS_FILE)
-    write_json(folder / RECORD_FILE, asdict(record))
+    write_record(folder, record)
+
+
+def write_record(folder: Path, record: SystemRecord) -> None:
+    """Write system.json; `refit` is in it only if the system was fitted again."""
+    content = asdict(record)
+    if record.refit is None:
+        del content["refit"]
+    write_json(folder / RECORD_FILE, content)
 
 
 def read_record(folder: Path) -> SystemRecord:

@@ -26,7 +26,7 @@ from lineage.config.records import parse_record
 from lineage.errors import InputError
 from lineage.report import page, publication, versions
 from lineage.report.provenance import Provenance
-from lineage.report.section import ReportData
+from lineage.report.section import Refit, ReportData
 from lineage.results import INTERMEDIATE_TRIAL
 from lineage.tasks.base import load_kind
 
@@ -56,6 +56,7 @@ class ReportFacts:
     model_descriptions: tuple[dict[str, str], ...]
     description_columns: tuple[str, ...]  # their keys in order, which JSON does not keep
     disagreements: tuple[Disagreements, ...]
+    refits: tuple[Refit, ...] = ()  # of the recommended systems
 
 
 def list_costs(costs: Mapping[tuple[System, Setting], SystemCost]) -> tuple[CostOfSystem, ...]:
@@ -75,7 +76,13 @@ def write_report(folder: Path, analysis: Analysis, facts: ReportFacts) -> list[D
         {name: one[name] for name in facts.description_columns} for one in facts.model_descriptions
     ]
     report = ReportData(
-        analysis, decisions, costs, facts.provenance, descriptions, facts.disagreements
+        analysis,
+        decisions,
+        costs,
+        facts.provenance,
+        descriptions,
+        facts.disagreements,
+        facts.refits,
     )
     for kind, text in page.render_report(report).items():
         (folder / f"comparison.{kind}").write_text(text, encoding="utf-8")

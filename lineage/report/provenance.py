@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from lineage import artifacts
-from lineage.config.params import recorded_params_file
+from lineage.config.params import Params, recorded_params_file
 from lineage.config.records import read_yaml
 from lineage.report.formatting import plural
+from lineage.results import NGRAM_STAGE
 from lineage.runtime.provenance import (
     StudyVersion,
     get_study_version,
@@ -81,6 +82,14 @@ def read_dvc_lock() -> dict[str, Any]:
     """Return the entries of dvc.lock by stage; empty if there is no such file."""
     path = Path("dvc.lock")
     return dict(read_yaml(path)["stages"]) if path.is_file() else {}
+
+
+def list_stage_names(params: Params) -> set[str]:
+    """Return the names of all stages whose output the report shows."""
+    names = {"sources", f"corpus@{params.budget.corpus}", NGRAM_STAGE, "report"}
+    for verb, instances in params.grid.stage_instances.items():
+        names |= {f"{verb}@{instance}" for instance in instances}
+    return names
 
 
 def collect_provenance(

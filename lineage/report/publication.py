@@ -1,19 +1,15 @@
-"""Costs of training, and the texts and metrics of the MLflow run: they differ by run."""
+"""The texts and metrics of the MLflow run, which differ by run."""
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from lineage import artifacts
 from lineage.analysis.champion import ChampionOutcome
 from lineage.analysis.decision import Decision
-from lineage.analysis.records import AdaptationEffect, Analysis, PretrainingBudget, record_to_json
-from lineage.config.params import Grid
+from lineage.analysis.records import Analysis, record_to_json
 from lineage.language import is_spaceless
 from lineage.report.champions import describe_champion
 from lineage.report.decisions import list_decisions, summarize_decisions
@@ -22,83 +18,6 @@ from lineage.report.provenance import StageMetadata
 WORDS_PATTERN = re.compile(r"\bwords\b,?")
 MAX_NOTE_CHARACTERS = 7900  # MLflow keeps 8,000
 LOSS_BY_TEXT = "by_text_kb/loss"  # the metric of a stage that trains
-
-
-def add_pretraining_costs(
-    budget: Sequence[PretrainingBudget],
-    stage_metadata: Mapping[str, StageMetadata],
-    *,
-    curves_dir: Path,
-) -> tuple[PretrainingBudget, ...]:
-    """Add the seconds and the peak memory of pretraining: means over seeds, None if unknown.
-
-    Stage metadata stays when DVC restores an older result, so it counts only if it belongs to the
-    curve that is in `curves_dir`.
-    """
-    found: dict[str, PretrainingBudget] = {}
-    for one in budget:
-        if one.members:
-            found[one.model] = _sum_costs(one, [found[member] for member in one.members])
-            continue
-        own: list[StageMetadata] = []
-        if one.text_bytes is not None:  # copying a public checkpoint does not cost its training
-            stage_ids = [f"{one.model}-{seed}" for seed in one.pretrain_seeds]
-            own = _find_training_metadata("pretrain", stage_ids, stage_metadata, curves_dir)
-        found[one.model] = replace(
-            one,
-            seconds=_mean_of_known([meta.get("seconds") for meta in own]),
-            peak_memory_bytes=_mean_of_known([meta.get("peak_memory_bytes") for meta in own]),
-        )
-    return tuple(found.values())
-
-
-def _mean_of_known(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _sum_costs(
-    budget: PretrainingBudget, members: Sequence[PretrainingBudget]
-) -> PretrainingBudget:
-    """Add the cost of two trainings, one after the other."""
-    seconds = [one.seconds for one in members if one.seconds is not None]
-    memory = [one.peak_memory_bytes for one in members if one.peak_memory_bytes is not None]
-    return replace(
-        budget,
-        seconds=sum(seconds) if len(seconds) == len(members) else None,
-        peak_memory_bytes=max(memory) if len(memory) == len(members) else None,
-    )
-
-
-def add_adaptation_seconds(
-    effects: Iterable[AdaptationEffect],
-    stage_metadata: Mapping[str, StageMetadata],
-    grid: Grid,
-    *,
-    curves_dir: Path,
-) -> tuple[AdaptationEffect, ...]:
-    """Add the seconds of adaptation, as `add_pretraining_costs` does."""
-    found = []
-    for one in effects:
-        stage_ids = [f"{one.model}-{seed}-{one.task}" for seed in grid.pretrain_seeds]
-        own = _find_training_metadata("adapt", stage_ids, stage_metadata, curves_dir)
-        found.append(replace(one, seconds=_mean_of_known([meta["seconds"] for meta in own])))
-    return tuple(found)
-
-
-def _find_training_metadata(
-    verb: str,
-    stage_ids: Iterable[str],
-    stage_metadata: Mapping[str, StageMetadata],
-    curves_dir: Path,
-) -> list[StageMetadata]:
-    found = []
-    for stage_id in stage_ids:
-        own = stage_metadata.get(f"{verb}@{stage_id}")
-        curve = curves_dir / f"{verb}-{stage_id}.parquet"
-        if own and curve.is_file() and own.get("curve_sha256") == artifacts.file_digest(curve):
-            found.append(own)
-    return found
 
 
 def adjust_unit_for_language(description: dict[str, str], language: str) -> dict[str, str]:

@@ -19,6 +19,19 @@ Only = Literal["", "html", "markdown"]
 
 
 @dataclass(frozen=True)
+class Refit:
+    """A recommended system that was fitted again, for use, on more items than the scored ones."""
+
+    task: str
+    label_count: str
+    system: str  # its name, as `lineage predict --list` has it
+    train_examples: int
+    scored_examples: int
+    finetune_seed: int
+    num_seeds: int  # over which the score is the mean
+
+
+@dataclass(frozen=True)
 class ReportData:
     """All that a section may show."""
 
@@ -28,6 +41,7 @@ class ReportData:
     provenance: Provenance | None = None
     model_descriptions: Sequence[Mapping[str, str]] = ()  # with the same keys, which head a table
     disagreements: Sequence[Disagreements] = ()
+    refits: Sequence[Refit] = ()
 
     @property
     def confidence(self) -> str:

@@ -23,6 +23,7 @@ from lineage.methods.registry import load_system
 from lineage.methods.saved import RECORD_FILE, AnswerItems, SystemRecord, read_record
 from lineage.results import PROBABILITY_PREFIX
 from lineage.runtime.settings import read_runtime_settings
+from lineage.serving.card import describe_training
 from lineage.serving.files import (
     ROWS_PER_CHUNK,
     answer_file,
@@ -98,7 +99,8 @@ def predict_file(
         rows_per_chunk=ROWS_PER_CHUNK,
     )
     labels = "all labels" if record.label_count == "all" else f"{record.label_count} labels"
-    text = f"{out}: {format_rows(num_rows)}, predicted by {record.name} ({labels})"
+    training = describe_training(record)
+    text = f"{out}: {format_rows(num_rows)}, predicted by {record.name} ({labels}; {training})"
     if num_unanswered:
         text += f"; {format_rows(num_unanswered)} without text, and without prediction"
     return text

@@ -46,7 +46,7 @@ from lineage.runtime.tracking import (
     warn,
 )
 from lineage.serving.candidate import Candidate, export_recommended
-from lineage.serving.card import format_card
+from lineage.serving.card import describe_training, format_card
 from lineage.serving.mlflow_model import SYSTEM_ARTIFACT, log_system
 from lineage.serving.predict import list_input_columns, open_exported
 from lineage.tasks.base import load_kind
@@ -369,6 +369,8 @@ def _write_description(
     client: MlflowClient, candidate: Candidate, version: ModelVersion, outcome: ChampionOutcome
 ) -> None:
     text = describe_version(study_name(), candidate.decision, describe_champion(outcome))
+    if candidate.kept.record.refit is not None:
+        text += f" The registered system is {describe_training(candidate.kept.record)}."
     client.update_model_version(version.name, version.version, description=text)
     tags = {
         NOTE_TAG: f"{text}\n\n{_describe_use(candidate, version)}",

@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect
 from lineage.config.params import read_recorded_params
 from lineage.errors import InputError
 from lineage.serving.batcher import Batcher
+from lineage.serving.card import describe_training
 from lineage.serving.connections import MAX_REQUESTS, BoundedConnection
 from lineage.serving.export import export_system
 from lineage.serving.mlflow_model import SYSTEM_ARTIFACT, LoadedSystem, build_example
@@ -79,12 +80,17 @@ def load_system(task: str, system: str | None) -> ServedModel:
             champion = find_champion(task)
             exported = download_system(champion, Path(folder))
             version = f"version {champion.version} of {champion.name}"
-            return ServedModel(LoadedSystem(exported), f"{champion.tags['system']}, {version}")
+            return _load_served(exported, f"{champion.tags['system']}, {version}")
         params = read_recorded_params()
         kept = choose_system(list_systems(params, task), system, None)
         exported = Path(folder) / SYSTEM_ARTIFACT
         export_system(kept, params.tasks[task], exported)
-        return ServedModel(LoadedSystem(exported), f"{kept.record.name} of this study")
+        return _load_served(exported, f"{kept.record.name} of this study")
+
+
+def _load_served(exported: Path, name: str) -> ServedModel:
+    system = LoadedSystem(exported)
+    return ServedModel(system, f"{name} ({describe_training(system.opened.kept.record)})")
 
 
 def describe_server(served: ServedModel, port: int) -> str:

@@ -11,10 +11,19 @@ from lineage.artifacts import MANIFEST_FILE, check_intact, create_artifact, read
 from lineage.config.params import Params
 from lineage.config.records import suggest_nearest
 from lineage.errors import InputError
-from lineage.methods.saved import RECORD_FILE, SystemRecord, locate_model, read_record, system_name
+from lineage.methods.saved import (
+    RECORD_FILE,
+    REFITTED_SUFFIX,
+    SystemRecord,
+    locate_model,
+    read_record,
+    system_name,
+    write_record,
+)
 from lineage.serving.card import write_card
 
 SYSTEMS_DIR = Path("artifacts/systems")
+REFITTED_DIR = Path("artifacts/refitted")  # of the stages refit@TASK
 DECISIONS_FILE = Path("reports/decisions.json")
 # Stages that keep systems.
 VERBS = ("evaluate", "evaluate_adapted", "evaluate_target_only", "baselines")
@@ -38,16 +47,36 @@ def write_systems(stage_file_name: str, system_dirs: Sequence[Path]) -> None:
             write_card(folder, record)
 
 
+def write_refitted(folder: Path, fitted_dir: Path, record: SystemRecord) -> None:
+    """Copy a system that was fitted again into the output of its stage, with a model card."""
+    shutil.copytree(fitted_dir, folder)
+    write_record(folder, record)
+    write_card(folder, record)
+
+
 def list_systems(params: Params, task: str) -> list[KeptSystem]:
     """Return the systems of a task, sorted: all labels first, then by score on validation.
 
-    With several seeds of pretraining, these are the systems of the first one. Raises InputError if
-    there are none.
+    Raises InputError if there are none.
     """
     if task not in params.grid.tasks:
         raise InputError(
             f"--task: the study has no task '{task}'{suggest_nearest(task, params.grid.tasks)}"
         )
+    systems = [*list_evaluated(params, task), *list_refitted(task)]
+    if not systems:
+        raise InputError(
+            f"{SYSTEMS_DIR}: there is no system for the task '{task}'; run `lineage run` to make "
+            "them, or `dvc pull` to fetch them"
+        )
+    return sorted(systems, key=_rank)
+
+
+def list_evaluated(params: Params, task: str) -> list[KeptSystem]:
+    """Return the systems of a task as they were evaluated.
+
+    With several seeds of pretraining, these are the systems of the first one.
+    """
     systems = []
     first_seed = params.grid.pretrain_seeds[0]
     for verb in VERBS:
@@ -58,19 +87,21 @@ def list_systems(params: Params, task: str) -> list[KeptSystem]:
                 record = read_record(path.parent)
                 if record.pretrain_seed in (None, first_seed):
                     systems.append(KeptSystem(path.parent, record))
-    if not systems:
-        raise InputError(
-            f"{SYSTEMS_DIR}: there is no system for the task '{task}'; run `lineage run` to make "
-            "them, or `dvc pull` to fetch them"
-        )
-    return sorted(systems, key=_rank)
+    return systems
 
 
-def _rank(system: KeptSystem) -> tuple[float, float, str]:
+def list_refitted(task: str) -> list[KeptSystem]:
+    """Return the systems of a task that were fitted again."""
+    paths = sorted((REFITTED_DIR / task).glob(f"*/{RECORD_FILE}"))
+    return [KeptSystem(path.parent, read_record(path.parent)) for path in paths]
+
+
+def _rank(system: KeptSystem) -> tuple[float, float, bool, str]:
     score = system.record.validation_score
     return (
         -_label_count_as_number(system.record.label_count),
         float("inf") if score is None else -score,
+        system.record.refit is None,
         system.record.name,
     )
 
@@ -80,26 +111,31 @@ def _label_count_as_number(label_count: str) -> float:
 
 
 def format_systems(systems: Sequence[KeptSystem]) -> str:
-    """Return a table of systems: labels, name, and score on validation with the first seed.
+    """Return a table: labels, score on validation with the first seed, training items, and name.
 
-    Those that the report recommends are marked.
+    Those that `lineage predict` uses without a name are marked.
     """
     decisions = _read_decisions(systems[0].record.task)
-    lines = [f"{'labels':>6}  {'validation':>10}  system"]
+    lines = [f"{'labels':>6}  {'validation':>10}  {'trained on':>10}  system"]
     for system in systems:
         record = system.record
         score = "undefined" if record.validation_score is None else f"{record.validation_score:.4f}"
         decision = decisions.get(record.label_count)
         note = ""
-        if decision is not None and _system_of(decision) == record.name:
+        if decision is not None and _is_used(system, decision, systems):
             note = "  (recommended)"
             if not _is_above_chance(decision):
                 note = "  (highest score, but not shown to be above chance)"
-        lines.append(f"{record.label_count:>6}  {score:>10}  {record.name}{note}")
+        items = f"{record.train_examples:,}"
+        lines.append(f"{record.label_count:>6}  {score:>10}  {items:>10}  {record.name}{note}")
     metric = systems[0].record.metric
     notes = [f"validation: {metric} of the first seed, which predicts; few items, so only a hint"]
     if any(map(_is_above_chance, decisions.values())):
         notes.append("recommended: by the report, from the test items of all seeds")
+    if any(system.record.refit is not None for system in systems):
+        notes.append(
+            f"{REFITTED_SUFFIX}: fitted again on train and validation; its scores are those before"
+        )
     return "\n".join([*lines, *notes])
 
 
@@ -120,6 +156,7 @@ def choose_system(
     is_recommended = name is None
     if name is None:
         name, label_count = _read_recommendation(systems, label_count)
+        name = _prefer_refitted(systems, name, label_count)
     found = [
         one
         for one in systems
@@ -138,6 +175,19 @@ def choose_system(
         f"--system: there is no system '{name}' of '{task}'{at_count}; there are {names}; "
         "`--list` shows which labels each was trained on"
     )
+
+
+def _prefer_refitted(systems: Sequence[KeptSystem], name: str, label_count: str) -> str:
+    """Return the name of a system, or if it was fitted again, that of the new one."""
+    refitted = f"{name}{REFITTED_SUFFIX}"
+    known = {(one.record.name, one.record.label_count) for one in systems}
+    return refitted if (refitted, label_count) in known else name
+
+
+def _is_used(system: KeptSystem, decision: dict[str, Any], systems: Sequence[KeptSystem]) -> bool:
+    """Return whether a system is the one to use by a decision for its number of labels."""
+    record = system.record
+    return record.name == _prefer_refitted(systems, _system_of(decision), record.label_count)
 
 
 def check_files(kept: KeptSystem) -> None:

@@ -43,6 +43,7 @@ WATCHED_VERBS = (
     "baselines",
     "ngram",
     "report",
+    "refit",
 )
 
 SourceRecord = dict[str, Any]

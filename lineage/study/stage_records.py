@@ -46,6 +46,7 @@ def stage_records(params: Params, models: dict[str, ModelConfig]) -> dict[str, R
             "tasks": {name: _task_tree(task) for name, task in params.tasks.items()},
         },
     }
+    records["refit"] = params.compute_settings | {"split": params.report.split}
     for name in params.grid.tasks:
         records[f"task-{name}"] = {"seed": params.seed, **params.tasks[name].data_keys}
     for name in params.grid.models:

@@ -16,6 +16,7 @@ from lineage.analysis.records import (
 from lineage.analysis.settings import chance_level
 from lineage.analysis.statistics import MIN_SEEDS
 from lineage.methods.registry import list_method_types
+from lineage.methods.saved import REFITTED_SUFFIX, system_name
 from lineage.methods.tfidf import TfidfMethod
 from lineage.report import figures
 from lineage.report.cells import task_cell
@@ -25,6 +26,7 @@ from lineage.report.decisions import (
     describe_decision,
     describe_label_gain,
     describe_limits,
+    find_largest_decisions,
     format_interval,
     lacks_gain,
     name_labels,
@@ -51,6 +53,7 @@ from lineage.report.section import (
     Figures,
     Paragraph,
     Piece,
+    Refit,
     ReportData,
     Row,
     Section,
@@ -86,6 +89,7 @@ def build(report: ReportData) -> Section | None:
         blocks=[
             build_decision_table(report),
             *_prediction_note(report.decisions),
+            *_refit_note(report),
             *_main_figures(report, counts),
             Section("How to read this", reading, is_folded=True, css="note"),
         ],
@@ -227,6 +231,37 @@ def _prediction_note(decisions: Sequence[Decision]) -> tuple[Paragraph, ...]:
         f"`lineage predict FILE -o OUT.csv --task {tasks[0]}`{others}."
     )
     return (Paragraph(text, "note", has_markup=True),)
+
+
+def _refit_note(report: ReportData) -> tuple[Paragraph, ...]:
+    """Tell what the systems in use have learned from, which the scored ones have not."""
+    largest = find_largest_decisions(report.decisions)
+    used = [one for one in report.refits if _is_of(one, largest.get(one.task))]
+    if not used:
+        return ()
+    numbers = [
+        f"{one.task} ({one.train_examples:,} items, not {one.scored_examples:,})" for one in used
+    ]
+    text = (
+        f"For use, they are fitted again with the validation items too: {join_with_and(numbers)}. "
+        "The scores are those before"
+    )
+    num_seeds = max(one.num_seeds for one in used)
+    if num_seeds > 1:
+        text += f", and means over {num_seeds} seeds; seed {used[0].finetune_seed} is in use"
+    return (Paragraph(f"{text}.", "note", has_markup=True),)
+
+
+def _is_of(refit: Refit, decision: Decision | None) -> bool:
+    """Return whether a system that was fitted again is the one to use by a decision."""
+    if decision is None:
+        return False
+    system = decision.use.standing.system
+    name = system_name(system.model, system.init, system.transfer, system.head)
+    return (refit.label_count, refit.system) == (
+        decision.label_count,
+        f"{name}{REFITTED_SUFFIX}",
+    )
 
 
 def list_shown_label_counts(analysis: Analysis) -> list[str]:
