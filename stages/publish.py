@@ -120,7 +120,7 @@ def write_pages(
     analysis: Analysis, facts: ReportFacts, params: Params, stage_names: Collection[str]
 ) -> list[Decision]:
     """Write the report and what it rests on, and return its decisions."""
-    decisions = write_report(REPORTS_DIR, analysis, facts)
+    decisions = write_report(REPORTS_DIR, analysis, facts, params)
     write_evidence(
         REPORTS_DIR,
         facts,

@@ -42,7 +42,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(parents=True)
     write_results_csv(folder / "results.csv", table)
     facts = facts_of(analysis)
-    write_report(folder, analysis, facts)
+    write_report(folder, analysis, facts, PARAMS)
     stages = [path.stem for path in study.rglob("*") if path.is_file()]
     write_evidence(folder, facts, PARAMS, params_file=params_file, results_dir=study, stages=stages)
     shutil.rmtree(study)

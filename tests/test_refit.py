@@ -307,10 +307,10 @@ def test_the_page_says_on_how_many_items_the_systems_in_use_were_trained(
 ) -> None:
     facts = facts_of(analysis)
     (tmp_path / "results.csv").write_text("model\n")
-    decisions = write_report(tmp_path, analysis, facts)
+    decisions = write_report(tmp_path, analysis, facts, PARAMS)
     without = (tmp_path / "comparison.md").read_text()
     write_report(
-        tmp_path, analysis, dataclasses.replace(facts, refits=tuple(list_refits(decisions)))
+        tmp_path, analysis, dataclasses.replace(facts, refits=tuple(list_refits(decisions))), PARAMS
     )
     page = (tmp_path / "comparison.md").read_text()
     assert "fitted again" not in without

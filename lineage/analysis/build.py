@@ -22,6 +22,7 @@ from lineage.analysis.cells import (
     read_result_cells,
     read_rows,
 )
+from lineage.analysis.chosen import count_chosen_trials
 from lineage.analysis.comparisons import (
     best_systems,
     is_above_chance,
@@ -160,6 +161,7 @@ def _table_fields(
         "unknown_token_shares": tuple(unknown_token_shares(table, split)),
         "swap_consistency": tuple(swap_consistency(table, split)),
         "trials": count_trials(table),
+        "chosen_trials": count_chosen_trials(table),
         "failures": tuple(list_failures(table)),
         "outside_prices": tuple(list_outside_prices(tasks)),
         "convergence_controls": tuple(list_controls(table, split)),

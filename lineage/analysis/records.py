@@ -325,6 +325,22 @@ class TrialCounts:
 
 
 @dataclass(frozen=True)
+class ChosenTrial:
+    """How often validation chose a trial of a method."""
+
+    method: str  # its name
+    number: int  # in the list of trials, from 0
+    of: int
+    settings: str  # such as `C 10`
+    count: int
+
+    @property
+    def is_at_end(self) -> bool:
+        """True if a better one may lie beyond what was tried."""
+        return self.of > 2 and self.number in (0, self.of - 1)
+
+
+@dataclass(frozen=True)
 class Ceiling:
     """The best possible score on a generated task, for the features a model reads."""
 
@@ -621,6 +637,7 @@ class Analysis:
     text_curves: tuple[TextCurve, ...] = ()  # empty without grid.text_shares
     recipe_searches: tuple[RecipeSearch, ...] = ()  # of the models of grid.sweep
     outside_prices: tuple[OutsidePrice, ...] = ()
+    chosen_trials: tuple[ChosenTrial, ...] = ()
 
     @cached_property
     def _scores_by_key(self) -> dict[tuple[System, Setting], SystemScore]:

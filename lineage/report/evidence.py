@@ -64,7 +64,9 @@ def list_costs(costs: Mapping[tuple[System, Setting], SystemCost]) -> tuple[Cost
     return tuple(CostOfSystem(*key, cost) for key, cost in costs.items())
 
 
-def write_report(folder: Path, analysis: Analysis, facts: ReportFacts) -> list[Decision]:
+def write_report(
+    folder: Path, analysis: Analysis, facts: ReportFacts, params: Params
+) -> list[Decision]:
     """Write the pages, tables and decisions of a report, and return the decisions.
 
     The folder has results.csv already.
@@ -83,6 +85,7 @@ def write_report(folder: Path, analysis: Analysis, facts: ReportFacts) -> list[D
         descriptions,
         facts.disagreements,
         facts.refits,
+        params,
     )
     for kind, text in page.render_report(report).items():
         (folder / f"comparison.{kind}").write_text(text, encoding="utf-8")
@@ -158,5 +161,5 @@ def rebuild_report(folder: Path) -> Path:
         evidence / RESULTS_DIR, params.grid, params.report, params.tasks, params.continued_models
     )
     write_results_csv(folder / "results.csv", table)
-    write_report(folder, analysis, facts)
+    write_report(folder, analysis, facts, params)
     return folder / "comparison.html"

@@ -38,6 +38,7 @@ SECTIONS = (
     "group_scores",
     "disagreements",
     "published_results",
+    "what_was_run",
     "data",
     "recipes",
     "budget",

@@ -12,6 +12,7 @@ from typing import Literal
 from lineage.analysis.decision import Costs, Decision
 from lineage.analysis.disagreements import Disagreements
 from lineage.analysis.records import Analysis
+from lineage.config.params import Params
 from lineage.report.provenance import Provenance
 
 # Where something is shown, if not everywhere. Markdown has no figures, and does not fold.
@@ -42,6 +43,7 @@ class ReportData:
     model_descriptions: Sequence[Mapping[str, str]] = ()  # with the same keys, which head a table
     disagreements: Sequence[Disagreements] = ()
     refits: Sequence[Refit] = ()
+    params: Params | None = None
 
     @property
     def confidence(self) -> str:

@@ -1,0 +1,113 @@
+"""What was run: the texts and tasks, the models' recipes, and what validation chose."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
+
+from lineage.analysis.records import ChosenTrial, group_by
+from lineage.config.data import CorpusSource, Task
+from lineage.config.params import Params
+from lineage.methods.registry import list_method_types
+from lineage.methods.tfidf import TfidfMethod
+from lineage.report.formatting import format_kind
+from lineage.report.section import Block, Cells, Column, Paragraph, ReportData, Section, Table
+from lineage.report.styles import format_model_name
+
+# Keys of a model's `pretrain` block that make its recipe, with their names on the page.
+RECIPE_KEYS = {
+    "learning_rate": "learning rate",
+    "batch_size": "sequences a step",
+    "seq_len": "tokens a sequence",
+    "weight_decay": "weight decay",
+    "mlm_probability": "masked",
+}
+
+
+END_HEADING = "the first or last tried"
+
+
+def build(report: ReportData) -> Section | None:
+    """Return tables of the data, the recipes, and the chosen hyperparameters."""
+    if report.params is None:
+        return None
+    blocks = [_build_data(report.params), _build_recipes(report, report.params)]
+    blocks += _build_chosen(report.analysis.chosen_trials)
+    return Section("What was run", blocks, anchor="run", link="What was run")
+
+
+def _build_data(params: Params) -> Block:
+    corpus = params.corpora[params.budget.corpus]
+    rows: list[Cells] = [
+        ["text", source.language or corpus.language, _name_origin(source)]
+        for source in corpus.sources
+    ]
+    for name in params.grid.tasks:
+        task = params.tasks[name]
+        rows.append([f"{name}, {format_kind(task.kind)}", task.language, _name_origin(task)])
+    return Table(["data", "language", Column("from", "wrap")], rows)
+
+
+def _name_origin(source: CorpusSource | Task) -> str:
+    """Name a data set of the Hub with its revision, or files without their folders."""
+    if source.hub:
+        parts = [source.hub]
+        if source.config:
+            parts.append(source.config)
+        if source.revision:
+            parts.append(f"revision {source.revision[:8]}")
+        return ", ".join(parts)
+    if source.files:
+        files = [source.files] if isinstance(source.files, str) else [*source.files.values()]
+        return ", ".join(dict.fromkeys(PurePath(file).name for file in files))
+    return f"generated: {source.generated}"
+
+
+def _build_recipes(report: ReportData, params: Params) -> Block:
+    rows: list[Cells] = []
+    for name in params.grid.models:
+        block = params.models[name]
+        recipe = _describe_recipe(block)
+        if name in params.grid.sweep:
+            recipe = "searched for, see Recipes"
+        model = format_model_name(report.analysis, name)
+        rows.append([model, recipe])
+    note = "What is not named has its default."
+    return Table(["model", Column("recipe", "wrap")], rows, note=note)
+
+
+def _describe_recipe(block: Mapping[str, Any]) -> str:
+    """Return `learning rate 0.003, 8 sequences a step, ...`, or the name of a public checkpoint."""
+    if "from" in block:
+        name = f"public checkpoint {PurePath(block['from']).name}"
+        return f"{name} at {block['revision'][:7]}" if block.get("revision") else name
+    parts = []
+    tokenizer = block.get("tokenizer", {})
+    if "vocab_size" in tokenizer:
+        parts.append(f"vocabulary {tokenizer['vocab_size']:,}")
+    for key, name in RECIPE_KEYS.items():
+        value = block.get("pretrain", {}).get(key)
+        if value is not None:
+            parts.append(f"{value:g} {name}" if isinstance(value, int) else f"{name} {value:g}")
+    return ", ".join(parts)
+
+
+def _build_chosen(trials: tuple[ChosenTrial, ...]) -> Iterator[Block]:
+    """Return what validation chose for each method, and a warning of the ends of a list."""
+    if not trials:
+        return
+    nouns = {TfidfMethod.name: TfidfMethod.noun}
+    nouns |= {method.name: method.noun for method in list_method_types()}
+    rows: list[Cells] = []
+    for method, own in group_by(trials, lambda one: one.method).items():
+        by_settings: Counter[str] = Counter()
+        for one in own:  # the lists of families differ, so the same value has several places
+            by_settings[one.settings.replace("_", " ")] += one.count
+        chosen = "; ".join(f"{settings}: {count}" for settings, count in by_settings.items())
+        at_end = sum(one.count for one in own if one.is_at_end)
+        rows.append([nouns[method], chosen, f"{at_end} of {by_settings.total()}"])
+    chosen_column = Column("chosen on validation: times", "wrap")
+    yield Table(["method", chosen_column, Column(END_HEADING, "n")], rows)
+    yield Paragraph(
+        "Where the first or the last value tried was best, a better one may lie beyond it.", "note"
+    )
