@@ -119,9 +119,9 @@ def test_systems_are_chosen_on_validation_and_scored_on_test(
             assert score.mean == pytest.approx(standing.mean)
 
 
-def test_the_same_rows_give_the_same_bytes(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_rows_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study_folder = Study(tmp_path / "study", items=40).write()
+
     def write(output_folder: Path) -> list[bytes]:
         table, analysis = build_results(study_folder, GRID, ReportParams())
         write_results_csv(output_folder / "results.csv", table)
@@ -188,7 +188,7 @@ def test_failed_results_are_listed_with_their_reason(tmp_path: Path) -> None:
 
 def test_an_adaptation_that_failed_for_one_seed_leaves_the_others(tmp_path: Path) -> None:
     grid = dataclasses.replace(GRID, pretrain_seeds=(0, 1))
-    folder = Study(tmp_path, grid=grid).write()
+    folder = Study(tmp_path, grid=grid, items=40).write()
     for path in (folder / "rows").glob("evaluate_adapted-gpt-1-*.parquet"):
         table = artifacts.read_table(path)
         is_lost = (table["test_set"] == "held_unlabelled") & (table["init"] == "adapted")
@@ -198,7 +198,7 @@ def test_an_adaptation_that_failed_for_one_seed_leaves_the_others(tmp_path: Path
 
 
 def test_an_ablation_is_compared_with_its_original_only(tmp_path: Path) -> None:
-    folder = Study(tmp_path).write()
+    folder = Study(tmp_path, items=40).write()
     grid = dataclasses.replace(GRID, ablation_of={"gpt": "elmo"})
     _, analysis = build_results(folder, grid, ReportParams())
     own = [one for one in analysis.comparisons if "gpt" in (one.first.model, one.second.model)]
@@ -214,7 +214,7 @@ def test_an_ablation_is_compared_with_its_original_only(tmp_path: Path) -> None:
 
 
 def test_the_report_says_how_many_configurations_were_tried(tmp_path: Path) -> None:
-    folder = Study(tmp_path / "results").write()
+    folder = Study(tmp_path / "results", items=40).write()
     _, analysis = build_results(folder, GRID, ReportParams())
     methods = ("linear_probe", "finetune", "tfidf")
     assert analysis.trials == tuple(TrialCounts(method, 1, 1) for method in methods)

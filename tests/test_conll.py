@@ -63,31 +63,6 @@ def test_sentences_of_two_files_are_separate_and_large_files_are_complete(
     assert [len(tokens) for tokens in task.splits["test"]["tokens"]] == [5, 1] * (2 * 9 * 70)
 
 
-def test_a_pattern_can_remove_position_digits_after_tokens(
-    tmp_path: Path,
-) -> None:
-    sentence = [
-        ("科", "O"),
-        ("2", "O"),
-        ("张", "B-PER.NAM"),
-        ("三", "I-PER.NAM"),
-        ("男", "B-PER.NOM"),
-    ]
-    text = "".join(
-        format_lines([(f"{token}{n % 10}", tag) for n, (token, tag) in enumerate(sentence)], "\t")
-        + "\n"
-        for _ in range(9)
-    )
-    task = build_file_task(
-        tmp_path,
-        "weiboNER.train",
-        text,
-        **TOKENS | {"columns": r"(?P<tokens>.+?)\d\t(?P<ner>\S+)"},
-        language="zh",
-    )
-    assert tagged_test_sentences(task) == [sentence] * 9
-
-
 def test_the_pattern_in_the_docs_removes_the_language_before_each_token(
     tmp_path: Path,
 ) -> None:
@@ -305,16 +280,6 @@ def test_a_few_sentences_of_blank_words_are_left_out_and_counted(
             "t.conll",
             format_sentences([*SENTENCES, *[blank_sentence] * 5], "\t"),
             **TOKENS,
-        )
-
-
-def test_a_line_with_too_few_cells_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError,
-        match=r"e\.conll, line 10: it has 2 cells, and columns names 3: tokens, pos, ner",
-    ):
-        build_file_task(
-            tmp_path, "e.conll", format_sentences(SENTENCES[:2], " ") + "York O\n", **TOKENS
         )
 
 

@@ -82,21 +82,14 @@ def test_label_counts_without_a_comparison_are_ignored() -> None:
     assert line["crossover point"] == "from 100 to 1000 labels, the largest number compared"
 
 
-def test_a_public_checkpoint_is_marked_and_changes_no_other_result(tmp_path: Path) -> None:
-    folder = Study(tmp_path).write()
+def test_a_public_checkpoint_changes_no_other_result(tmp_path: Path) -> None:
+    folder = Study(tmp_path, items=40).write()
     other_models = replace(GRID, models=("elmo", "gpt"), adapt_models=("elmo", "gpt"))
     before = analyze(folder, other_models)
     for kind in ("rows", "predictions"):
         for path in folder.glob(f"{kind}/evaluate*-bert-*"):
             artifacts.write_table(path, artifacts.read_table(path).assign(family="public"))
     analysis = analyze(folder)
-    (table,) = (one for one in build_tables(analysis) if one.title == "sense")
-    lines = read_table(table)
-    assert [line["system"] for line in lines if line["system"].startswith("BERT")] == [
-        "BERT (public), frozen",
-        "BERT (public), fine-tuned",
-    ]
-    assert all(cell for line in lines for cell in line.values())
     other_comparisons = [
         record
         for record in analysis.comparisons

@@ -481,17 +481,6 @@ def test_a_forecast_needs_three_numbers_of_labels() -> None:
     assert forecast_labels(line, rankings) == []
 
 
-def test_swapping_two_systems_swaps_the_sentences() -> None:
-    elmo, gpt = build_cells(elmo=0.9, gpt=0.7)
-    swapped = [
-        dataclasses.replace(gpt, system=elmo.system),
-        dataclasses.replace(elmo, system=gpt.system),
-    ]
-    before = describe_decision(decide_one(with_floor([elmo, gpt])))
-    after = describe_decision(decide_one(with_floor(swapped)))
-    assert "ELMo" in before and after == before.replace("ELMo", "GPT")
-
-
 def test_costs_are_those_of_the_stages_that_built_a_system(analysis: Analysis) -> None:
     budget = tuple(
         dataclasses.replace(one, seconds=100.0, peak_memory_bytes=5e8, total_parameters=1e6)

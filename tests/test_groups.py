@@ -115,7 +115,7 @@ def test_pages_mark_the_best_system_of_a_group_only_without_ties(
 
 
 def test_a_group_without_a_value_in_one_repetition_has_no_mean(tmp_path: Path) -> None:
-    folder = Study(tmp_path).write()
+    folder = Study(tmp_path, items=40).write()
     add_groups(folder, "sense")
     for path in (folder / "rows").glob("evaluate-*-sense.parquet"):
         rows = artifacts.read_table(path)
@@ -128,7 +128,7 @@ def test_a_group_without_a_value_in_one_repetition_has_no_mean(tmp_path: Path) -
 
 
 def test_ceilings_by_group_are_ignored(tmp_path: Path) -> None:
-    folder = Study(tmp_path).write()
+    folder = Study(tmp_path, items=40).write()
     add_groups(folder, "sense")
     before = build_results(folder, GRID, ReportParams())[1].group_scores
     path = folder / "rows/baselines-sense.parquet"

@@ -21,7 +21,7 @@ from lineage.data.checks import check_task_data
 from lineage.errors import InputError
 from lineage.study.checks import check_study
 from tests.helpers import tiny
-from tests.helpers.study_rows import GRID, Study, render_pages
+from tests.helpers.study_rows import GRID, Study
 from tests.helpers.user_project import REPOSITORY, RunStage, make_project, write_params
 
 Tree = dict[str, Any]
@@ -93,16 +93,6 @@ def test_all_other_results_are_the_same_without_joined_systems(folder: Path) -> 
     assert plain.budget == analysis.budget[:-1]
     comparisons = [record for record in analysis.comparisons if record.first.family != "joined"]
     assert plain.comparisons == tuple(comparisons)
-
-
-def test_the_pages_mark_a_joined_system_with_two_budgets_everywhere(folder: Path) -> None:
-    pages = render_pages(build_results(folder, JOINED, ReportParams())[1])
-    for kind, text in pages.items():
-        lines = [line for line in text.splitlines() if "elmo + gpt" in line]
-        assert len(lines) > 4 and all("two budgets" in line for line in lines), kind
-        title = "With gpt vectors added"
-        before_sense = text.split("<h2>sense</h2>" if kind == "html" else "## sense")[0]
-        assert title in text and title not in before_sense, kind
 
 
 def write_small_project(folder: Path) -> Tree:

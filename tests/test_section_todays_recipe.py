@@ -45,7 +45,7 @@ def test_a_planted_gain_is_shown_from_the_newer_model(analysis: Analysis) -> Non
 
 
 def test_a_study_without_such_a_pair_has_no_such_section(tmp_path: Path) -> None:
-    Study(tmp_path).write()
+    Study(tmp_path, items=40).write()
     assert TITLE not in render_pages(analyze(tmp_path))["md"]
 
 
