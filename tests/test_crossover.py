@@ -12,7 +12,7 @@ from lineage.analysis.records import Analysis, System
 from lineage.report.sections.crossovers import build_tables
 from lineage.report.sections.labels import describe_label_curves
 from tests.helpers.sections import read_table
-from tests.helpers.study_rows import GRID, Study, analyze, build_analysis, build_comparison
+from tests.helpers.study_rows import SENSE_GRID, Study, analyze, build_analysis, build_comparison
 
 TFIDF = System("tfidf", "tfidf", "none", "none", "none", "none", "none", "none")
 
@@ -83,13 +83,13 @@ def test_label_counts_without_a_comparison_are_ignored() -> None:
 
 
 def test_a_public_checkpoint_changes_no_other_result(tmp_path: Path) -> None:
-    folder = Study(tmp_path, items=40).write()
-    other_models = replace(GRID, models=("elmo", "gpt"), adapt_models=("elmo", "gpt"))
+    folder = Study(tmp_path, SENSE_GRID, items=40).write()
+    other_models = replace(SENSE_GRID, models=("elmo", "gpt"))
     before = analyze(folder, other_models)
     for kind in ("rows", "predictions"):
         for path in folder.glob(f"{kind}/evaluate*-bert-*"):
             artifacts.write_table(path, artifacts.read_table(path).assign(family="public"))
-    analysis = analyze(folder)
+    analysis = analyze(folder, SENSE_GRID)
     other_comparisons = [
         record
         for record in analysis.comparisons

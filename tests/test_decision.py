@@ -36,7 +36,6 @@ from lineage.report.sections.what_to_use import (
     build_decision_table,
     describe_alternative,
     draw_main_panels,
-    format_cost,
     list_shown_label_counts,
 )
 from lineage.results import PUBLIC_FAMILY
@@ -547,11 +546,6 @@ def test_costs_are_those_of_the_stages_that_built_a_system(analysis: Analysis) -
     assert "on a GPU and others on a CPU" in describe_devices(costs)
     metadata["pretrain@elmo-0"] = {"device": "cpu"}
     assert describe_devices(build_costs(analysis, metadata)) == ""
-
-
-def test_a_time_on_a_gpu_is_named_as_one() -> None:
-    assert format_cost(SystemCost(seconds=40.0)) == "40 s to build"
-    assert format_cost(SystemCost(seconds=40.0, on_gpu=True)) == "40 s to build on a GPU"
 
 
 def test_the_figure_marks_what_may_be_the_best() -> None:

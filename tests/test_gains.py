@@ -33,7 +33,7 @@ from tests.helpers.sections import (
     read_table,
     report_of,
 )
-from tests.helpers.study_rows import GRID, Study, analyze
+from tests.helpers.study_rows import SENSE_GRID, Study, analyze
 
 
 def with_scores(analysis: Analysis, init: str, **changed: Any) -> Analysis:
@@ -169,9 +169,7 @@ def test_a_comparison_has_no_outcome_if_both_systems_are_at_chance(
     assert differences[0].removesuffix(" °") in (f"{interval}: {words}", interval)
 
 
-def test_a_baseline_with_less_than_a_tenth_of_the_lead_is_near_chance(
-    analysis: Analysis,
-) -> None:
+def test_a_baseline_with_less_than_a_tenth_of_the_lead_is_near_chance(analysis: Analysis) -> None:
     better = pretraining_comparison(analysis, verdict="better")
     level = chance_level(analysis, better.setting)
     for lead, is_near in ((0.029, True), (0.031, False)):
@@ -207,7 +205,7 @@ def test_a_public_model_that_read_the_corpus_is_compared_with_itself_before(
     tmp_path: Path, continued: str, plain: str
 ) -> None:
     """bert is 0.6 logits better than gpt, so one is a gain of the other and the other a loss."""
-    grid = replace(GRID, models=("gpt", "bert"), tasks=("sense",), adapt_models=(), adapt_tasks=())
+    grid = replace(SENSE_GRID, models=("gpt", "bert"))
     folder = Study(tmp_path, grid).write()
     for path in folder.glob("*/evaluate*.parquet"):
         artifacts.write_table(path, artifacts.read_table(path).assign(family="public"))

@@ -270,9 +270,7 @@ def test_each_file_is_an_item_whose_folder_is_its_label(
     assert task_items.info.labels == ["neg", "pos"]
 
 
-def test_unlabelled_texts_can_be_files_and_an_extra_test_set_can_be_a_table(
-    tmp_path: Path,
-) -> None:
+def test_unlabelled_texts_can_be_files_and_an_extra_test_set_can_be_a_table(tmp_path: Path) -> None:
     write_folders(tmp_path)
     (tmp_path / "more").mkdir()
     for number in range(600):  # more than one batch of files

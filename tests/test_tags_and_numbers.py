@@ -348,9 +348,7 @@ def test_every_family_learns_numbers_frozen_and_finetuned(name: str, tmp_path: P
         )
 
 
-def test_fitting_a_probe_in_chunks_gives_the_same_probe(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_fitting_a_probe_in_chunks_gives_the_same_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features become float64 one chunk at a time."""
     rng = np.random.default_rng(2)
     features = rng.normal(size=(90, 3, 7)).astype(np.float32)

@@ -17,8 +17,7 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import EvaluationOutput
 from lineage.evaluation.result_rows import mean_values
-from lineage.methods.encoder import EncoderUnderTest, EvalContext
-from lineage.methods.word_vectors import embed_words
+from lineage.methods.encoder import EvalContext
 from lineage.report.notes import format_notes
 from lineage.results import PREDICTION_COLUMNS, RESULT_COLUMNS, UNKNOWN_TOKEN_METRIC, ResultRow
 from lineage.tasks.base import load_kind
@@ -229,17 +228,6 @@ def test_every_family_answers_both_kinds_whatever_the_order_of_items(
         assert [row.value for row in shuffled_rows if row.value is not None] == pytest.approx(
             [row.value for row in rows if row.value is not None], abs=1e-9
         )
-
-
-def test_word_vectors_do_not_depend_on_the_other_words(tmp_path: Path) -> None:
-    items = build_task(tmp_path, "word_similarity", make_pairs())
-    encoder = EncoderUnderTest(build_context("gpt", items), "random")
-    words = list_distinct_words(items.splits["test"])
-    vectors, is_known = embed_words(encoder, words)
-    single_vector, _ = embed_words(encoder, words[4:5])
-    assert vectors.shape == (len(words), 3, max(encoder.build_encoder().hidden_sizes()))
-    assert is_known.all()
-    np.testing.assert_allclose(vectors[4:5], single_vector, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.mark_slow(tiny.CELLS)])
