@@ -155,7 +155,6 @@ PIPELINE_CASES = [
     "blank_text",
     "vocabulary_larger_than_the_corpus",
     "unknown_label",
-    "misspelt_key",
     "mistyped_key",
     "missing_grid_key",
     "model_without_block",
@@ -184,7 +183,8 @@ def study(tmp_path_factory) -> Path:
         *(pytest.param(name, ["--no-prefect"], marks=pytest.mark.slow) for name in PIPELINE_CASES),
         pytest.param("missing_column", [], marks=pytest.mark.slow),
         pytest.param("lineage_folder_is_a_file", [], marks=pytest.mark.slow),
-        ("misspelt_key", []),
+        pytest.param("misspelt_key", [], marks=pytest.mark.slow),
+        ("misspelt_key", ["--no-prefect"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "walker" if value else "prefect",
 )

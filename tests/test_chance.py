@@ -103,9 +103,7 @@ def test_each_run_of_chance_has_the_rows_and_predictions_that_it_has_alone(
     data = build_table_task(tmp_path, frame, **keys)
 
     def evaluate_chance(**options: Any) -> list[tuple[list[ResultRow], pd.DataFrame]]:
-        cells = tiny.evaluate_baselines(
-            load_kind("text_classification"), data, tfidf_C=(1.0,), **options
-        )
+        cells = tiny.evaluate_baselines(load_kind("text_classification"), data, **options)
         return [(rows, predictions) for rows, predictions in cells if rows[0].model == "chance"]
 
     together = evaluate_chance(finetune_seeds=(0, 1), label_counts=(12, "all"))

@@ -599,6 +599,22 @@ def test_the_chosen_curve_is_that_of_the_best_trial_and_its_kept_score_is_report
         assert point.validation_score == pytest.approx(reported[key]), key
 
 
+def test_curves_survive_the_cache(
+    task: TaskData,
+    evaluated: EvaluationOutput,
+    cache_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*arguments: Any) -> Any:
+        raise AssertionError("a cached head is not fitted again")
+
+    tiny.record_starts(monkeypatch, refuse)
+    cached = evaluate_tiny_gpt(task, cache_dir)
+    pd.testing.assert_frame_equal(cached.curves, evaluated.curves)
+    pd.testing.assert_frame_equal(cached.predictions, evaluated.predictions)
+    assert cached.rows == evaluated.rows
+
+
 def test_mlflow_shows_the_chosen_curves_by_system_and_seed(evaluated: EvaluationOutput) -> None:
     points = [*curve_points(evaluated.curves)]
     assert [point.step for point in points] == sorted({point.step for point in points})
