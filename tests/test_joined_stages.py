@@ -13,7 +13,7 @@ import pytest
 
 from lineage import artifacts
 from lineage.analysis.build import build_results
-from lineage.analysis.records import Setting, read_analysis
+from lineage.analysis.records import Analysis, Setting, read_analysis
 from lineage.config.params import ReportParams, parse_params, read_params
 from lineage.config.records import read_yaml
 from lineage.config.resolve import merge_trees
@@ -55,10 +55,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results_dir
 
 
+@pytest.fixture(scope="module")
+def results(folder: Path) -> tuple[pd.DataFrame, Analysis]:
+    return build_results(folder, JOINED, ReportParams())
+
+
 def test_a_joined_system_is_compared_with_its_baseline_and_parts_and_never_leads(
-    folder: Path,
+    results: tuple[pd.DataFrame, Analysis],
 ) -> None:
-    analysis = build_results(folder, JOINED, ReportParams())[1]
+    _, analysis = results
     joined_models = {
         record.system.model for record in analysis.scores if record.system.family == "joined"
     }
@@ -80,8 +85,10 @@ def test_a_joined_system_is_compared_with_its_baseline_and_parts_and_never_leads
     assert text_bytes["elmo + gpt"] == text_bytes["elmo"] + text_bytes["gpt"]
 
 
-def test_all_other_results_are_the_same_without_joined_systems(folder: Path) -> None:
-    table, analysis = build_results(folder, JOINED, ReportParams())
+def test_all_other_results_are_the_same_without_joined_systems(
+    folder: Path, results: tuple[pd.DataFrame, Analysis]
+) -> None:
+    table, analysis = results
     plain_table, plain = build_results(
         folder, dataclasses.replace(JOINED, join_models=(), join_tasks=()), ReportParams()
     )
