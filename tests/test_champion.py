@@ -31,7 +31,11 @@ def contender(share: float, *, items: int = ITEMS, **changes: Any) -> Contender:
 
 
 def decide(
-    challenger: Contender, champion: Contender | None, *, max_difference: float = 1.0
+    challenger: Contender,
+    champion: Contender | None,
+    *,
+    max_difference: float = 1.0,
+    **changes: Any,
 ) -> ChampionDecision:
     return decide_champion(
         challenger,
@@ -39,6 +43,7 @@ def decide(
         generator("test"),
         margin=0.02,
         max_difference=max_difference,
+        **changes,
     )
 
 
@@ -75,10 +80,26 @@ def test_an_equal_challenger_takes_over_only_if_it_is_cheaper() -> None:
 
 
 def test_times_that_differ_by_chance_are_no_reason_to_take_over() -> None:
-    assert not decide(contender(0.8, cost_seconds=70.0), contender(0.8)).takes_over
-    assert decide(contender(0.8, cost_seconds=60.0), contender(0.8)).takes_over
-    short, shorter = contender(0.8, cost_seconds=9.0), contender(0.8, cost_seconds=1.0)
+    assert not decide(contender(0.8, cost_seconds=30.0), contender(0.8)).takes_over
+    assert decide(contender(0.8, cost_seconds=20.0), contender(0.8)).takes_over
+    short, shorter = contender(0.8, cost_seconds=30.0), contender(0.8, cost_seconds=1.0)
     assert not decide(shorter, short).takes_over, "the load of the machine decides such times"
+
+
+def test_points_are_not_lost_one_by_one() -> None:
+    """The margin counts from the best champion so far."""
+    present = contender(0.79, items=6000)
+    cheaper = contender(0.78, items=6000, cost_seconds=1.0)
+    assert decide(cheaper, present).takes_over
+    assert not decide(cheaper, present, best=contender(0.8, items=6000)).takes_over
+
+
+def test_each_earlier_comparison_makes_the_next_one_stricter() -> None:
+    better, champion = contender(0.82), contender(0.8)
+    assert decide(better, champion).takes_over
+    later = decide(better, champion, num_earlier=100)
+    assert (later.takes_over, later.reason) == (False, "not better")
+    assert later.low is not None and later.low < 0 < 0.02 < later.high
 
 
 def test_a_cheaper_challenger_must_be_shown_to_be_within_two_points() -> None:

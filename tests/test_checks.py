@@ -10,7 +10,7 @@ from lineage.config.data import Task, extra_test_task
 from lineage.config.params import Params, parse_params
 from lineage.config.records import parse_record, read_yaml
 from lineage.config.resolve import merge_trees
-from lineage.data.checks import TextLengthLimit, check_task_data
+from lineage.data.checks import TextLengthLimit, check_corpus, check_task_data
 from lineage.errors import InputError
 from lineage.study.checks import check_study, text_length_limits
 from lineage.study.models import load_model_config
@@ -243,3 +243,24 @@ def test_an_empty_list_of_columns_is_rejected(key: str) -> None:
             },
             "task",
         )
+
+
+@pytest.mark.parametrize(
+    ("text_bytes", "warning"),
+    [
+        (60_000, "60,000 are 1.0 passes over the 58,403 bytes of training text; after so few"),
+        (230_000, ""),
+    ],
+)
+def test_fewer_than_four_passes_over_little_text_are_warned_of(
+    text_bytes: int, warning: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = "".join(f"line {number} of this text\n" for number in range(3000))
+    (tmp_path / "a.txt").write_text(lines)
+    source = {"files": "a.txt", "document_unit": "line"}
+    corpora = {"general": {"language": "en", "sources": [source], "min_characters": 1}}
+    budget = {"text_bytes": text_bytes}
+    params = build_params({"corpora": corpora, "budget": budget}, ["gpt"], ["sense"])
+    check_corpus("general", params, {}, {}, tmp_path)
+    error = capsys.readouterr().err
+    assert warning in error and bool(error) == bool(warning), error

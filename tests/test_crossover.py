@@ -33,7 +33,6 @@ def analysis_with(verdicts: dict[str, str], train_examples: dict[str, int]) -> A
             ci_low=-0.05,
             ci_high=0.25,
             verdict=verdict,
-            degrees_of_freedom=10.0,
         )
         for label_count, verdict in verdicts.items()
     ]

@@ -1,4 +1,4 @@
-"""Decisions follow from rankings, costs and forecasts by fixed rules."""
+"""Decisions follow from rankings, costs and gains by fixed rules."""
 
 import dataclasses
 from pathlib import Path
@@ -9,12 +9,12 @@ import pytest
 
 from lineage.analysis.cells import ResultCell
 from lineage.analysis.decision import Choice, Costs, Decision, SystemCost, decide, pareto_front
-from lineage.analysis.labels import forecast_labels, predict_doubled
+from lineage.analysis.labels import measure_label_gains
 from lineage.analysis.ranking import rank_setting
 from lineage.analysis.records import (
     Analysis,
     Comparison,
-    LabelForecast,
+    LabelGain,
     Setting,
     System,
     TaskSummary,
@@ -79,7 +79,7 @@ def test_a_clear_winner_is_recommended_whatever_it_costs() -> None:
     assert (decision.use.standing.system.model, decision.certainty) == ("elmo", "clear")
     assert decision.as_good == () and decision.advice == "pretrain on your text"
     assert describe_decision(decision) == (
-        "Use ELMo, fine-tuned: 90.0 % (88.3 to 91.7); all other models are shown to score lower; "
+        "Use ELMo, fine-tuned: 90.0 % (87.3 to 91.7); all other models are shown to score lower; "
         "it takes 83 min to build."
     )
 
@@ -411,73 +411,64 @@ def test_one_system_is_recommended_without_a_comparison() -> None:
     assert "there is nothing to compare it with" in describe_decision(decision)
 
 
-def forecast_for(system: System, **changes: Any) -> LabelForecast:
+def gain_for(system: System, **changes: Any) -> LabelGain:
     values: dict[str, Any] = {
         "task": "sense",
         "system": system,
-        "label_counts": (25, 50, 100),
-        "scores": (0.6, 0.65, 0.7),
-        "doubled": 200,
+        "fewer": 50,
+        "most": 100,
+        "score": 0.7,
         "gain": 0.05,
-        "gain_low": 0.04,
-        "gain_high": 0.06,
+        "low": 0.04,
+        "high": 0.06,
     }
-    return LabelForecast(**values | changes)
+    return LabelGain(**values | changes)
 
 
 @pytest.mark.parametrize(
-    ("gain_low", "advice"), [(0.04, "label more first"), (0.01, "pretrain on your text")]
+    ("fewer", "low", "advice"),
+    [
+        (50, 0.04, "label more first"),
+        (50, 0.01, "pretrain on your text"),
+        (25, 0.03, "pretrain on your text"),  # over two doublings
+        (10, 0.2, "pretrain on your text"),  # too large a step
+    ],
 )
 def test_more_labels_come_first_if_they_bring_more_than_the_choice_of_a_model(
-    gain_low: float, advice: str
+    fewer: int, low: float, advice: str
 ) -> None:
     cells = with_floor(build_cells(elmo=0.71, tfidf=0.70))
-    forecast = forecast_for(cells[0].system, gain_low=gain_low)
+    gain = gain_for(cells[0].system, fewer=fewer, low=low)
     costs = costs_of(cells, elmo=100.0, tfidf=1.0)
-    decision = decide_one(cells, costs, label_forecasts=(forecast,))
+    decision = decide_one(cells, costs, label_gains=(gain,))
     assert decision.advice == advice
-    assert "100 more labels should bring +5.0 points" in describe_decision(decision)
-    other = forecast_for(cells[0].system, label_counts=(25, 50, 90))
-    assert decide_one(cells, costs, label_forecasts=(other,)).forecast is None, (
-        "it is for another number of labels"
-    )
+    expected = f"from {fewer} to 100 labels it gained 5.0 points (+{100 * low:.1f} to +6.0)"
+    assert f"{expected}, so more may help" in describe_decision(decision)
 
 
 def test_a_large_lead_is_worth_more_than_labels() -> None:
     cells = with_floor(build_cells(elmo=0.9, tfidf=0.6))
-    forecast = forecast_for(cells[0].system)
     costs = costs_of(cells, elmo=100.0, tfidf=1.0)
-    decision = decide_one(cells, costs, label_forecasts=(forecast,))
+    decision = decide_one(cells, costs, label_gains=(gain_for(cells[0].system),))
     assert decision.advice == "pretrain on your text"
 
 
-def test_a_planted_power_law_is_continued() -> None:
-    counts = [100, 200, 400]
-    errors = 2.0 * np.array(counts) ** -0.5
-    gain = predict_doubled(counts, (1 - errors)[:, None])[0]
-    assert gain == pytest.approx(2.0 * 400**-0.5 - 2.0 * 800**-0.5)
-    falling = predict_doubled(counts, np.array([[0.8], [0.7], [0.6]]))
-    assert falling[0] == 0.0, "more labels are not expected to hurt"
-
-
-def test_a_forecast_needs_three_numbers_of_labels() -> None:
-    """They are those of one system: a jump to another use of the model says nothing about labels."""
+def test_labels_have_brought_what_the_same_system_gained() -> None:
+    """A jump to another use of the model says nothing about labels."""
     line = []
     for count, share in ((100, 0.6), (200, 0.7), (400, 0.78)):
         (cell,) = build_cells(elmo=share)
         line.append(dataclasses.replace(cell, label_count=str(count), train_examples=count))
     rankings = [ranking for cell in line for ranking in rank_setting([cell], [])]
-    (forecast,) = forecast_labels(line, rankings)
-    assert forecast.system == line[-1].system
-    assert forecast.label_counts == (100, 200, 400) and forecast.doubled == 800
-    assert forecast.scores == pytest.approx((0.6, 0.7, 0.78))
-    assert 0.03 < forecast.gain_low < forecast.gain < forecast.gain_high < 0.1
-    assert forecast_labels(line[:2], rankings[:2]) == []
-    first = line[0]
-    frozen = dataclasses.replace(first.system, transfer="frozen", head="linear")
-    line[0] = dataclasses.replace(first, system=frozen)
+    (gain,) = measure_label_gains(line, rankings)
+    assert (gain.system, gain.fewer, gain.most) == (line[-1].system, 200, 400)
+    assert gain.score == pytest.approx(0.78) and gain.gain == pytest.approx(0.08)
+    assert 0.03 < gain.low < gain.gain < gain.high < 0.13
+    assert measure_label_gains(line[2:], rankings[2:]) == []
+    frozen = dataclasses.replace(line[2].system, transfer="frozen", head="linear")
+    line[2] = dataclasses.replace(line[2], system=frozen)
     rankings = [ranking for cell in line for ranking in rank_setting([cell], [])]
-    assert forecast_labels(line, rankings) == []
+    assert measure_label_gains(line, rankings) == []
 
 
 def test_costs_are_those_of_the_stages_that_built_a_system(analysis: Analysis) -> None:
@@ -582,27 +573,16 @@ def test_the_front_has_the_systems_that_no_cheaper_one_beats() -> None:
     )
 
 
-def test_without_a_forecast_of_its_own_a_system_has_that_of_its_model() -> None:
+def test_what_labels_brought_is_told_of_the_recommended_system_alone() -> None:
     cells = build_cells(elmo=0.9, gpt=0.6)
     own = cells[0].system
-    frozen = dataclasses.replace(own, transfer="frozen")
-    weak = dataclasses.replace(own, transfer="frozen", init="adapted")
-    forecasts = (
-        forecast_for(weak, scores=(0.4, 0.5, 0.6)),
-        forecast_for(frozen),
-        forecast_for(cells[1].system, scores=(0.7, 0.8, 0.9)),
-    )
-    decision = decide_one(cells, label_forecasts=forecasts)
-    assert decision.forecast is None, "75 % is less than there is now"
-    assert "more labels" not in describe_decision(decision)
+    frozen = gain_for(dataclasses.replace(own, transfer="frozen"))
+    other_count = gain_for(own, most=90)
+    decision = decide_one(cells, label_gains=(frozen, other_count))
+    assert decision.label_gain is None
     assert (
-        "To forecast what more labels would bring, run this system with at least three label counts."
+        "Run this system with a second number of labels to see what labels bring."
         in read_decision(analyze_cells(cells), decision)["Next step"]
     )
-    higher = forecast_for(frozen, scores=(0.8, 0.85, 0.88))
-    changed = decide_one(cells, label_forecasts=(*forecasts, higher))
-    assert changed.forecast == higher
-    expected = "100 more labels should bring ELMo (frozen) +5.0 points (+4.0 to +6.0), to 93.0"
-    assert expected in describe_decision(changed)
-    with_own = decide_one(cells, label_forecasts=(*forecasts, forecast_for(own, gain=0.01)))
-    assert "100 more labels should bring +1.0 points" in describe_decision(with_own)
+    flat = decide_one(cells, label_gains=(frozen, gain_for(own, low=-0.01)))
+    assert "from 50 to 100 labels no gain is shown" in describe_decision(flat)

@@ -7,17 +7,14 @@ from tests.helpers.study_rows import build_comparison
 
 
 def test_an_interval_that_the_data_cannot_support_is_replaced_by_the_reason() -> None:
-    """Two seeds that differ leave one degree of freedom."""
+    interval = {"ci_low": -0.05, "ci_high": 0.1}
     cases = [
         ({"num_examples": 3}, "+2.4 points, too few items for an interval"),
-        ({}, "+2.4 points, too few seeds for an interval"),
-        (
-            {"degrees_of_freedom": 2.0, "ci_low": -0.05, "ci_high": 0.1},
-            "+2.4 points, −5.0 to +10.0",
-        ),
+        ({"verdict": "too few seeds"}, "+2.4 points, −5.0 to +10.0 for these models"),
+        ({"verdict": "no significant difference"}, "+2.4 points, −5.0 to +10.0"),
     ]
     for changes, text in cases:
-        assert formatting.format_comparison(build_comparison(**changes)) == text
+        assert formatting.format_comparison(build_comparison(**interval | changes)) == text
 
 
 @pytest.mark.parametrize(

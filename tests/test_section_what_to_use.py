@@ -27,10 +27,15 @@ def test_the_main_figure_shows_the_other_systems_of_a_model(analysis: Analysis) 
 @pytest.mark.parametrize(
     ("tasks", "pretrain_seeds", "finetune_seeds", "expected"),
     [
-        (("sense",), (0, 1), (0, 1), "over items, pretraining seeds and fine-tuning seeds."),
+        (("sense",), (0, 1, 2), (0, 1, 2), "over items, pretraining seeds and fine-tuning seeds."),
         (("sense",), (0,), (0,), "over items only. Nothing was repeated with another seed"),
-        (("sense",), (0, 1), (0,), "over items and pretraining seeds. There was one fine-tuning"),
-        (("agreement",), (0, 1), (0, 1), "over items and pretraining seeds."),
+        (
+            ("sense",),
+            (0, 1, 2),
+            (0, 1),
+            "over items and pretraining seeds. With 2 fine-tuning seeds,",
+        ),
+        (("agreement",), (0, 1, 2), (0, 1), "over items and pretraining seeds."),
     ],
 )
 def test_the_text_on_intervals_names_only_what_was_repeated(

@@ -37,7 +37,7 @@ from lineage.analysis.contamination import (
 from lineage.analysis.convergence import list_controls, read_finetune_curves
 from lineage.analysis.ensembles import build_ensembles
 from lineage.analysis.groups import build_group_scores
-from lineage.analysis.labels import forecast_labels
+from lineage.analysis.labels import measure_label_gains
 from lineage.analysis.literature import find_benchmark_scores
 from lineage.analysis.ngram import compare_with_ngrams
 from lineage.analysis.outside import list_outside_prices
@@ -127,7 +127,7 @@ def build_results(
         grid=grid,
         scores=tuple(_summarize_cells(cells)),
         rankings=tuple(rankings),
-        label_forecasts=tuple(forecast_labels(cells, rankings)),
+        label_gains=tuple(measure_label_gains(cells, rankings)),
         answer_details=describe_answers(rankings, results_dir, grid, split=split),
         comparisons=tuple(comparisons),
         public_models=_public_models(grid, table),

@@ -12,13 +12,11 @@ import numpy as np
 from scipy.special import stdtrit
 
 from lineage.analysis import statistics
-from lineage.analysis.decision import SAME_COST_FACTOR, SHORTEST_SECONDS
-from lineage.analysis.ranking import (
-    Scores,
-    compare_with_best,
-    draw_means,
-    variance_of_pseudo_items,
-)
+from lineage.analysis.decision import SHORTEST_SECONDS
+from lineage.analysis.ranking import Scores, draw_means, variance_of_pseudo_items
+
+# The same training can take twice as long on a busy machine, and there is a new time each night.
+CHEAPER_FACTOR = 4.0
 
 Reason = Literal[
     "first",  # there is no champion yet
@@ -46,8 +44,8 @@ class Contender:
 class ChampionDecision:
     """The decision about a challenger, and the reason.
 
-    `difference` is the challenger's mean score minus the champion's, with its 95 % interval; all
-    three are None if the two were not compared.
+    `difference` is the challenger's mean score minus the champion's, with an interval that allows
+    for the comparisons before; all three are None if the two were not compared.
     """
 
     takes_over: bool
@@ -83,12 +81,18 @@ def decide_champion(
     *,
     margin: float,
     max_difference: float,
+    best: Contender | None = None,
+    num_earlier: int = 0,
 ) -> ChampionDecision:
     """Decide whether the challenger becomes the champion.
 
     It does if it is better on the same test items, or if it takes less time to build and is shown
-    to be at most `margin` below the champion (the rule of `decision.decide`). Two scores differ by
+    to be at most `margin` below the best champion so far, `best`: below the present one, a point
+    could be lost each night. `best` is the present one if it is None. Two scores differ by
     `max_difference` at most. The items are drawn with `rng`.
+
+    Of `num_earlier` comparisons on the same test items, each could have been wrong. So the k-th
+    may be wrong with a probability of 6 / (pi k)^2 times 5 %, which add up to 5 %.
     """
     if champion is None:
         return ChampionDecision(takes_over=True, reason="first")
@@ -97,51 +101,67 @@ def decide_champion(
         if challenger.system_digest == champion.system_digest:
             return ChampionDecision(takes_over=True, reason="same system")
         return ChampionDecision(takes_over=False, reason="other test items")
-    if challenger.scores_N is None or champion.scores_N is None:
+    best = best or champion
+    if any(one.scores_N is None for one in (challenger, champion, best)):
         return ChampionDecision(takes_over=False, reason="no item scores")
-    if len(challenger.scores_N) != len(champion.scores_N):  # another version groups the items
+    alpha = (1 - statistics.CONFIDENCE_LEVEL) * 6 / (np.pi * (num_earlier + 1)) ** 2
+    lead = _compare(challenger, champion, rng, alpha=alpha, max_difference=max_difference)
+    lead_over_best = lead
+    if best is not champion:
+        lead_over_best = _compare(challenger, best, rng, alpha=alpha, max_difference=max_difference)
+    if lead is None or lead_over_best is None:  # another version groups the items
         return ChampionDecision(takes_over=False, reason="other test items")
-    scores_SN = np.stack([challenger.scores_N, champion.scores_N])
-    means_S = scores_SN.mean(axis=1)
-    difference = float(means_S[0] - means_S[1])
-    num_units = scores_SN.shape[1]
-    if num_units == 1:  # a single item tells nothing about others
-        return ChampionDecision(takes_over=False, reason="not better", difference=difference)
-    num_items = challenger.num_grouped_items or num_units
-    draws_BS = draw_means(scores_SN, rng)
-    margin_of_error = _margin_of_error(
-        draws_BS[:, 0] - draws_BS[:, 1] - difference,
-        num_units=num_units,
-        pseudo_variance=variance_of_pseudo_items(num_items, max_difference),
-    )
-    behind = compare_with_best(
-        means_S, draws_BS, num_items=num_items, max_difference=max_difference
-    )
-    is_equivalent = behind[0].low >= -margin
     is_cheaper = False
     if challenger.cost_seconds is not None and champion.cost_seconds is not None:
         seconds = max(challenger.cost_seconds, SHORTEST_SECONDS)
-        is_cheaper = seconds * SAME_COST_FACTOR < champion.cost_seconds
+        is_cheaper = seconds * CHEAPER_FACTOR < champion.cost_seconds
     reason: Reason = "not better"
-    if difference > margin_of_error:
+    if lead.low > 0:
         reason = "better"
-    elif is_equivalent and is_cheaper:
+    elif lead_over_best.low >= -margin and is_cheaper:
         reason = "equivalent and cheaper"
     return ChampionDecision(
         takes_over=reason != "not better",
         reason=reason,
-        difference=difference,
-        low=difference - margin_of_error,
-        high=difference + margin_of_error,
+        difference=lead.mean,
+        low=lead.low,
+        high=lead.high,
     )
 
 
-def _margin_of_error(deviations_B: Scores, *, num_units: int, pseudo_variance: float) -> float:
-    """Return half the width of the 95 % interval of a difference, from its bootstrap samples.
+@dataclass(frozen=True)
+class _Lead:
+    """How much better one system is than another, with its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def _compare(
+    first: Contender,
+    second: Contender,
+    rng: np.random.Generator,
+    *,
+    alpha: float,
+    max_difference: float,
+) -> _Lead | None:
+    """Compare two systems on the same items; None if they have other numbers of scores.
 
     The critical value is the quantile of the studentized samples, and at least that of Student's t.
     """
+    assert first.scores_N is not None and second.scores_N is not None
+    if len(first.scores_N) != len(second.scores_N):
+        return None
+    differences_1N = (first.scores_N - second.scores_N)[None]
+    num_units = differences_1N.shape[1]
+    mean = float(differences_1N.mean())
+    if num_units == 1:  # a single item tells nothing about others
+        return _Lead(mean, -max_difference, max_difference)
+    deviations_B = draw_means(differences_1N, rng)[:, 0] - mean
+    num_items = first.num_grouped_items or num_units
+    pseudo_variance = variance_of_pseudo_items(num_items, max_difference)
     error = float(np.sqrt(deviations_B.var() + pseudo_variance))
-    level = statistics.CONFIDENCE_LEVEL
-    drawn_value = float(np.quantile(np.abs(deviations_B), level)) / error
-    return max(drawn_value, float(stdtrit(num_units - 1, (1 + level) / 2))) * error
+    drawn_value = float(np.quantile(np.abs(deviations_B), 1 - alpha)) / error
+    margin = max(drawn_value, float(stdtrit(num_units - 1, 1 - alpha / 2))) * error
+    return _Lead(mean, mean - margin, mean + margin)

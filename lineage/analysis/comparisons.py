@@ -18,6 +18,7 @@ from lineage.analysis.records import (
     UNMATCHED_FAMILIES,
     Comparison,
     ComparisonType,
+    SeedDifference,
     System,
     group_by,
 )
@@ -71,12 +72,26 @@ class PairedScores:
     first: np.ndarray
     second: np.ndarray
     seeds: np.ndarray
+    num_finetune_seeds: int  # 0: neither of the two draws random numbers
     identical_predictions: bool
 
     @property
     def differences(self) -> np.ndarray:
         """Return (R, N): how much better the first cell is."""
         return self.first - self.second
+
+    def pretrain_seed_differences(self) -> tuple[SeedDifference, ...]:
+        """Return the mean difference of each pretraining seed."""
+        seeds_R = self.seeds[:, 0]
+        return tuple(
+            SeedDifference(int(seed), float(self.differences[seeds_R == seed].mean()))
+            for seed in np.unique(seeds_R)
+        )
+
+    @property
+    def has_too_few_seeds(self) -> bool:
+        """Return whether the seeds do not tell how other seeds would turn out."""
+        return 0 < self.num_finetune_seeds < statistics.MIN_SEEDS
 
 
 def pair_scores(planned: PlannedComparison) -> PairedScores | None:
@@ -106,6 +121,7 @@ def pair_scores(planned: PlannedComparison) -> PairedScores | None:
         first_RN,
         second_RN,
         np.array([_merge_seeds(a, b) for a, b in pairs]),
+        len({seeds[1] for pair in pairs for seeds in pair} - {None}),
         same_hashes and np.array_equal(first_RN, second_RN),
     )
 
@@ -141,9 +157,13 @@ def _compare_family(family: Sequence[PairedScores]) -> list[Comparison]:
     """Compare pairs that are read together: they share seed variances, and Holm's correction.
 
     A difference that is always zero says nothing about the variance between seeds, and it is no
-    test.
+    test. Nor is one with too few seeds.
     """
-    tested = [place for place, scores in enumerate(family) if scores.differences.any()]
+    tested = [
+        place
+        for place, scores in enumerate(family)
+        if scores.differences.any() and not scores.has_too_few_seeds
+    ]
     variances = [
         statistics.estimate_seed_variances(family[place].differences, family[place].seeds)
         for place in tested
@@ -154,10 +174,12 @@ def _compare_family(family: Sequence[PairedScores]) -> list[Comparison]:
     found = []
     for place, (scores, estimate) in enumerate(zip(family, estimates, strict=True)):
         verdict = verdict_of.get(place)
-        if verdict is None:
-            (verdict,) = statistics.classify_differences([estimate])
         if scores.identical_predictions:
             verdict = "identical predictions"
+        elif scores.has_too_few_seeds:
+            verdict = "too few seeds"
+        elif verdict is None:
+            (verdict,) = statistics.classify_differences([estimate])
         planned = scores.planned
         found.append(
             Comparison(
@@ -171,13 +193,16 @@ def _compare_family(family: Sequence[PairedScores]) -> list[Comparison]:
                 ci_low=estimate.low,
                 ci_high=estimate.high,
                 standard_error=estimate.standard_error,
-                degrees_of_freedom=estimate.degrees_of_freedom,
-                detectable=statistics.detectable_difference(estimate, len(tested)),
-                pretrain_runs=len(np.unique(scores.seeds[:, 0])),
-                repetitions=estimate.num_repetitions,
+                detectable=(
+                    None
+                    if scores.has_too_few_seeds
+                    else statistics.detectable_difference(estimate, len(tested))
+                ),
+                repetitions=len(scores.seeds),
                 num_examples=estimate.num_items,
                 num_comparisons=max(len(tested), 1),
                 verdict=verdict,
+                pretrain_seed_differences=scores.pretrain_seed_differences(),
             )
         )
     return found
@@ -189,13 +214,13 @@ def _estimate_difference(
     """Estimate the score of the first cell minus that of the second.
 
     The comparison with chance is about the models at hand, so its interval is over items only, for
-    the mean over seeds. With two seeds, an interval over seeds would exclude nothing.
+    the mean over seeds. So is that of a comparison with too few seeds.
     """
     first = scores.first
     second = scores.second
     seeds: statistics.Seeds | None = scores.seeds
     cell = scores.planned.first
-    if scores.planned.comparison_type == "chance":
+    if scores.planned.comparison_type == "chance" or scores.has_too_few_seeds:
         first = first.mean(axis=0, keepdims=True)
         second = second.mean(axis=0, keepdims=True)
         seeds = None
@@ -207,6 +232,16 @@ def _estimate_difference(
         max_difference=max_difference(cell.metric),
         num_grouped_items=cell.num_grouped_items,
     )
+
+
+def estimate_gain(first: ResultCell, second: ResultCell) -> statistics.Estimate | None:
+    """Estimate how much better one cell is than another one, apart from all comparisons.
+
+    The interval is over items, and over seeds if there are enough. It is None if they share no
+    seed, or fewer than two items.
+    """
+    scores = pair_scores(PlannedComparison("models", first, second))
+    return None if scores is None else _estimate_difference(scores, seed_variances=[])
 
 
 def _chance_baselines(cell: ResultCell, cells: Sequence[ResultCell]) -> list[ResultCell]:

@@ -1,7 +1,7 @@
 """The decision of a setting: which system to use, what it costs, and what to do next.
 
 The rules are in docs/explanation/statistics.md. They are pure functions of the rankings, the
-forecasts and the costs.
+gains and the costs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from lineage.analysis.cells import split_test_set
 from lineage.analysis.records import (
     MEAN_TOLERANCE,
     Analysis,
-    LabelForecast,
+    LabelGain,
     Ranking,
     Setting,
     Standing,
@@ -52,6 +52,8 @@ class SystemCost:
 # Times that differ by less count as equal, since the same stage takes longer on a busy machine.
 SAME_COST_FACTOR = 1.5
 SHORTEST_SECONDS = 10.0  # shorter times count as this, since the load of the machine decides them
+# What a larger step in labels brought says little about the next doubling.
+MAX_DOUBLINGS = 2.0
 Costs = Mapping[tuple[System, Setting], SystemCost]
 
 
@@ -77,7 +79,7 @@ class Decision:
     under_budget: Choice | None  # None if nothing was trained under the budget
     overall: Choice | None  # if public checkpoints may be used; None without any
     overall_gain: float | None  # its lead over the best of the budget; None without one
-    forecast: LabelForecast | None  # for the system to use, or for another one of its model
+    label_gain: LabelGain | None  # of the system to use
     advice: Advice
     omitted: tuple[OmittedMethod, ...] = ()  # methods that were not run with this number of labels
     unused_labels: int = 0  # labelled training items that the task's limit leaves out
@@ -109,8 +111,8 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
     setting = ranking.setting
     use, certainty = _choose(ranking, costs, margin=margin)
     under_budget = None if budget is None else use
-    forecast = _find_forecast(analysis.label_forecasts, ranking, use.standing)
-    advice = _advise(budget, use.standing, forecast, margin=margin)
+    label_gain = _find_label_gain(analysis.label_gains, ranking, use.standing)
+    advice = _advise(budget, use.standing, label_gain, margin=margin)
     best_overall = None
     overall_gain = None
     if overall is not None:
@@ -121,7 +123,7 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
             advice = "use a public model"
             ranking = overall
             use, certainty = best_overall, overall_certainty
-            forecast = _find_forecast(analysis.label_forecasts, overall, use.standing)
+            label_gain = _find_label_gain(analysis.label_gains, overall, use.standing)
     counting_score = None
     if advice == "pretrain on your text" and _ngram_does_as_well(analysis, setting):
         advice = "nothing above a 5-gram model"
@@ -142,7 +144,7 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
         under_budget=under_budget,
         overall=best_overall,
         overall_gain=overall_gain,
-        forecast=forecast,
+        label_gain=label_gain,
         advice=advice,
         omitted=tuple(
             method
@@ -179,26 +181,15 @@ def _count_unused_labels(analysis: Analysis, setting: Setting) -> int:
     return 0 if train is None else train.dropped.get("limit", 0)
 
 
-def _find_forecast(
-    forecasts: Sequence[LabelForecast], ranking: Ranking, use: Standing
-) -> LabelForecast | None:
-    """Return the forecast for the system to use, or else for the best other one of its model.
-
-    A forecast is for the largest number of labels of a task. One for another system counts only if
-    it reaches the score of the system to use; else it says nothing about that system.
-    """
-    own = [
-        forecast
-        for forecast in forecasts
-        if (forecast.task, forecast.system.model) == (ranking.task, use.system.model)
-        and forecast.label_counts[-1] == ranking.train_examples
-    ]
-    if not own:
-        return None
-    best = max(own, key=lambda forecast: (forecast.system == use.system, forecast.scores[-1]))
-    if best.system != use.system and best.scores[-1] + best.gain < use.mean:
-        return None
-    return best
+def _find_label_gain(
+    gains: Sequence[LabelGain], ranking: Ranking, use: Standing
+) -> LabelGain | None:
+    """Return the gain of the system to use from labels, at a task's largest number of them."""
+    for gain in gains:
+        is_own = (gain.task, gain.system) == (ranking.task, use.system)
+        if is_own and gain.most == ranking.train_examples:
+            return gain
+    return None
 
 
 def _choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Choice, Certainty]:
@@ -264,14 +255,14 @@ def _seconds(choice: Choice) -> float:
 
 
 def _advise(
-    budget: Ranking | None, use: Standing, forecast: LabelForecast | None, *, margin: float
+    budget: Ranking | None, use: Standing, label_gain: LabelGain | None, *, margin: float
 ) -> Advice:
     """Give one line of advice, by the first rule that holds."""
     if not use.above_chance:
         return "nothing above chance"
-    if forecast is not None and forecast.system == use.system:
+    if label_gain is not None and label_gain.doublings <= MAX_DOUBLINGS:
         lead = 0.0 if budget is None else use.mean - _cheapest(budget).mean
-        if forecast.gain_low > max(margin, lead):
+        if label_gain.low / label_gain.doublings > max(margin, lead):
             return "label more first"
     if use.system.family == "tfidf":
         return "use TF-IDF"

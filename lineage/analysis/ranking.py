@@ -19,7 +19,7 @@ from lineage.analysis import statistics
 from lineage.analysis.cells import ResultCell, split_test_set, stack_scores
 from lineage.analysis.comparisons import choose_candidates, is_above_chance
 from lineage.analysis.records import MEAN_TOLERANCE, Ranking, Standing
-from lineage.answers.metrics import max_difference
+from lineage.answers.metrics import MIN_SCORES, max_difference
 from lineage.randomness import generator
 from lineage.results import PUBLIC_FAMILY
 
@@ -119,6 +119,27 @@ def compare_with_best(
     ]
 
 
+def selected_lower_limits(
+    draws_BS: Scores, estimates_S: Sequence[statistics.Estimate], lowest: float
+) -> list[float]:
+    """Return lower limits of the scores that hold for whichever system is picked by its score.
+
+    The highest of many scores owes something to luck, so its own interval would be too high. The
+    lower limits of all systems hold at once, and with them that of the one that is picked
+    (Benjamini, Hechtlinger and Stark 2019). The upper limits stay: luck does not lower a maximum.
+    `lowest` is the lowest possible score.
+    """
+    tail = (1 + statistics.CONFIDENCE_LEVEL) / 2
+    means_S = np.array([estimate.mean for estimate in estimates_S])
+    errors_S = np.array([estimate.standard_error for estimate in estimates_S])
+    # A share that is high by luck also seems to vary less than it does.
+    errors_S = np.maximum(errors_S, errors_S.mean())
+    largest_B = ((draws_BS - means_S) / errors_S).max(axis=1)
+    num_items = estimates_S[0].num_items
+    critical_value = max(float(np.quantile(largest_B, tail)), float(stdtrit(num_items - 1, tail)))
+    return [float(low) for low in np.maximum(means_S - critical_value * errors_S, lowest)]
+
+
 def variance_of_pseudo_items(num_items: int, max_difference: float) -> float:
     """Return what two pseudo-items add to the variance of a difference of two systems.
 
@@ -156,6 +177,7 @@ def _rank(
     num_items = scores_SN.shape[1]
     task, _ = split_test_set(first.task)
     largest = max_difference(first.metric)
+    intervals: Sequence[tuple[float | None, float | None]] = [(None, None)] * len(candidates)
     if num_items > 1:
         # The label counts of a task share their samples, so that their differences are paired too.
         draws_BS = draw_means(scores_SN, generator("bootstrap", task, num_items))
@@ -165,12 +187,13 @@ def _rank(
             num_items=first.num_grouped_items or num_items,
             max_difference=largest,
         )
+        intervals = _selected_intervals(first, scores_SN, draws_BS)
     else:
         unknown = BestComparison(-largest, largest, True, None, None)
         comparisons = [unknown] * len(means_S)
     standings = []
-    for cell, mean, comparison in zip(candidates, means_S, comparisons, strict=True):
-        ci_low, ci_high = cell.interval_over_items() or (None, None)
+    rows = zip(candidates, means_S, comparisons, intervals, strict=True)
+    for cell, mean, comparison, (ci_low, ci_high) in rows:
         standings.append(
             Standing(
                 system=cell.system,
@@ -198,6 +221,21 @@ def _rank(
         num_clusters=num_items,
         standings=tuple(sorted(standings, key=lambda standing: -standing.mean)),
     )
+
+
+def _selected_intervals(
+    first: ResultCell, scores_SN: Scores, draws_BS: Scores
+) -> list[tuple[float, float]]:
+    """Return the interval of each score, which allows for the choice among them."""
+    lowest = MIN_SCORES.get(first.metric, 0.0)
+    estimates = [
+        statistics.estimate_mean(
+            scores_N[None], bounds=(lowest, 1.0), num_grouped_items=first.num_grouped_items
+        )
+        for scores_N in scores_SN
+    ]
+    lows = selected_lower_limits(draws_BS, estimates, lowest)
+    return [(low, one.high) for low, one in zip(lows, estimates, strict=True)]
 
 
 def mean_scores(cells: Sequence[ResultCell]) -> Scores:

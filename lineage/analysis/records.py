@@ -6,6 +6,7 @@ Scores are shares of a perfect score, from 0 to 1 (correlations from -1), and so
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from math import log2
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -133,6 +134,14 @@ class SystemScore:
 
 
 @dataclass(frozen=True)
+class SeedDifference:
+    """The difference of two systems that share a pretraining seed."""
+
+    seed: int
+    difference: float
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The difference first - second, over the same items and seeds, and its verdict."""
 
@@ -146,13 +155,13 @@ class Comparison:
     ci_low: float
     ci_high: float
     standard_error: float
-    degrees_of_freedom: float
     detectable: float | None  # the smallest with a power of 80 %; None with too few seeds
-    pretrain_runs: int  # with fewer than three, it is no statement about pretraining in general
     repetitions: int
     num_examples: int
     num_comparisons: int  # that the verdict is corrected for
     verdict: Verdict
+    # Fewer than three are no statement about pretraining in general.
+    pretrain_seed_differences: tuple[SeedDifference, ...] = ()
 
     @property
     def setting(self) -> Setting:
@@ -168,6 +177,9 @@ class Comparison:
             difference=-self.difference,
             ci_low=-self.ci_high,
             ci_high=-self.ci_low,
+            pretrain_seed_differences=tuple(
+                SeedDifference(one.seed, -one.difference) for one in self.pretrain_seed_differences
+            ),
             verdict=opposites.get(self.verdict, self.verdict),
         )
 
@@ -261,17 +273,21 @@ class AnswerDetails:
 
 
 @dataclass(frozen=True)
-class LabelForecast:
-    """The gain to expect from twice as many labels, by a power law through a model's scores."""
+class LabelGain:
+    """What the last step to more labels brought a system, with its interval."""
 
     task: str
     system: System
-    label_counts: tuple[int, ...]  # ascending; the last is that of the task's largest setting
-    scores: tuple[float, ...]
-    doubled: int
+    fewer: int  # labels before the step
+    most: int  # labels after it: those of the task's largest setting
+    score: float  # with the most labels
     gain: float
-    gain_low: float
-    gain_high: float
+    low: float
+    high: float
+
+    @property
+    def doublings(self) -> float:
+        return log2(self.most / self.fewer)
 
 
 @dataclass(frozen=True)
@@ -577,7 +593,7 @@ class Analysis:
     grid: Grid
     scores: tuple[SystemScore, ...]
     rankings: tuple[Ranking, ...]
-    label_forecasts: tuple[LabelForecast, ...]
+    label_gains: tuple[LabelGain, ...]
     answer_details: tuple[AnswerDetails, ...]
     comparisons: tuple[Comparison, ...]
     public_models: tuple[str, ...]

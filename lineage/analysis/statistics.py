@@ -16,7 +16,8 @@ Two or three seeds estimate a variance badly. So the seed variances of compariso
 together are moderated (Smyth 2004, sections 3 and 6): each is a weighted mean of its own and of a
 prior variance, which adds its degrees of freedom. The prior is estimated from the variances.
 
-Pretraining seeds are random only if there are at least three. With fewer, the statement is about
+Three seeds are the fewest that say how others would turn out. With fewer fine-tuning seeds there is
+no verdict (`lineage.analysis.comparisons`). With fewer pretraining seeds the statement is about
 these pretraining runs. `lineage.analysis.ranking` has the statements about the trained systems.
 """
 
@@ -35,12 +36,16 @@ Scores = npt.NDArray[np.float64]
 Seeds = npt.NDArray[np.integer]
 SeedVariances = tuple[float, float]  # between pretraining seeds, and between fine-tuning seeds
 Verdict = Literal[
-    "better", "worse", "equivalent", "no significant difference", "identical predictions"
+    "better",
+    "worse",
+    "equivalent",
+    "no significant difference",
+    "identical predictions",
+    "too few seeds",  # fewer than MIN_SEEDS of fine-tuning
 ]
 CONFIDENCE_LEVEL = 0.95
-MIN_PRETRAIN_SEEDS = 3  # fewer are taken as they are, since they do not tell how others turn out
+MIN_SEEDS = 3  # fewer do not tell how others turn out
 MIN_VARIANCES = 3  # that a prior is estimated from
-MIN_DEGREES_OF_FREEDOM = 2.0  # with fewer an interval is wider than anything that was observed
 POWER = 0.8  # of the smallest difference that a comparison could have shown
 SMALLEST_SHARE = 1e-5  # of the median: smaller variances have no useful logarithm (as in limma)
 EQUIVALENCE_MARGIN = 0.02  # "equivalent": an equivalence test puts it within ±2 points
@@ -160,9 +165,7 @@ def estimate_difference(
 
 
 def difference_p_value(estimate: Estimate) -> float:
-    """Return the two-sided p-value of a difference of zero; 1 if the seeds are too few."""
-    if estimate.degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
-        return 1.0
+    """Return the two-sided p-value of a difference of zero."""
     if not estimate.standard_error:
         return 1.0 if not estimate.mean else 0.0
     statistic = abs(estimate.mean) / estimate.standard_error
@@ -171,8 +174,6 @@ def difference_p_value(estimate: Estimate) -> float:
 
 def equivalence_p_value(estimate: Estimate, margin: float = EQUIVALENCE_MARGIN) -> float:
     """Return the p-value of a difference beyond the margin: two one-sided tests (Schuirmann 1987)."""
-    if estimate.degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
-        return 1.0
     distance = margin - abs(estimate.mean)
     if not estimate.standard_error:
         return 0.0 if distance > 0 else 1.0
@@ -209,14 +210,12 @@ def classify_differences(estimates: Sequence[Estimate]) -> list[Verdict]:
     return verdicts
 
 
-def detectable_difference(estimate: Estimate, num_comparisons: int = 1) -> float | None:
+def detectable_difference(estimate: Estimate, num_comparisons: int = 1) -> float:
     """Return the smallest difference that would be found in 80 of 100 such comparisons.
 
-    It is None if the seeds are too few. Of several comparisons it is that of the first one to be
-    found, which Holm's correction asks most of.
+    Of several comparisons it is that of the first one to be found, which Holm's correction asks
+    most of.
     """
-    if estimate.degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
-        return None
     freedom = estimate.degrees_of_freedom
     alpha = (1 - CONFIDENCE_LEVEL) / max(num_comparisons, 1)
     quantiles = stdtrit(freedom, 1 - alpha / 2) + stdtrit(freedom, POWER)
@@ -370,7 +369,7 @@ def _total_variance(
     num_items = scores.shape[1]
     components = []
     for source, levels_R in enumerate(seeds.T):
-        if source == 0 and len(np.unique(levels_R)) < MIN_PRETRAIN_SEEDS:
+        if source == 0 and len(np.unique(levels_R)) < MIN_SEEDS:
             continue
         source_variances = [pair[source] for pair in seed_variances]
         component = _variance_component(_level_means(scores, levels_R), source_variances)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lineage.config.data import Task
-from lineage.config.params import Params
+from lineage.config.params import Budget, Params
 from lineage.data.corpus import CorpusMeasures, locate_corpus
 from lineage.data.prepare_task import TaskMeasures, kind_digest, locate_task
 from lineage.errors import InputError
@@ -16,6 +16,11 @@ from lineage.tasks.base import load_kind
 
 # With fewer bytes of text per token, most of a vocabulary would be seen a few times or never.
 MIN_BYTES_PER_TOKEN = 20
+# From so many passes over up to a few megabytes of text, models of a million parameters learned
+# more than a 5-gram model of the same text (docs/explanation/recipes.md). Larger texts were not
+# measured.
+ENOUGH_PASSES = 4
+MOST_BYTES_TO_REPEAT = 20_000_000
 # A subword vocabulary holds whole words, and the intermediate pieces of their merges.
 TOKENS_PER_WORD = 4
 NUMBERED_TAGS = (
@@ -74,7 +79,24 @@ def check_corpus(
             f"{budget.max_epochs} passes over the {measures.train_bytes:,} training bytes of "
             f"'{name}'; add text, lower text_bytes or raise max_epochs"
         )
+    if not any(source.generated for source in corpus.sources):
+        _warn_of_few_passes(budget, measures.train_bytes)
     return {"corpus": name, "sources": prepared.fingerprint, "documents": measures.num_read}
+
+
+def _warn_of_few_passes(budget: Budget, train_bytes: int) -> None:
+    """Print a warning if models read little text too seldom to learn more than counting does."""
+    passes = budget.text_bytes / train_bytes
+    # `lineage init` rounds down, so that a little less than four passes remain.
+    if train_bytes > MOST_BYTES_TO_REPEAT or passes > ENOUGH_PASSES - 0.5:
+        return
+    print(
+        f"params.yaml: budget.text_bytes: {budget.text_bytes:,} are {passes:.1f} passes over the "
+        f"{train_bytes:,} bytes of training text; after so few, models tend to predict text worse "
+        f"than a 5-gram model. With max_epochs: {ENOUGH_PASSES} and text_bytes: "
+        f"{ENOUGH_PASSES * train_bytes:,} they learn more, and take longer",
+        file=sys.stderr,
+    )
 
 
 def _check_vocab_size(

@@ -67,18 +67,15 @@ def draw_label_panel(
     title: str,
     subtitle: str,
     size: PanelSize,
-    forecast: tuple[str, float, float] | None = None,
     format_x: Callable[[float], str] = "{:,.0f}".format,
     x_name: str = "labels",
 ) -> str:
     """Draw scores over the number of labels, with a name at the end of each line.
 
-    `forecast` is a series with a further point (labels, score), which a dashed line joins.
     `format_x` and `x_name` are for another quantity than labels, such as bytes of text.
     """
-    ends = [] if forecast is None else [forecast]
-    x_values = {*(x for one in series for x in one.x), *(x for _, x, _ in ends)}
-    y_values = [*(y for one in series for y in one.y), *(y for _, _, y in ends)]
+    x_values = {x for one in series for x in one.x}
+    y_values = [y for one in series for y in one.y]
     longest = max(len(one.name) for one in series)
     right = size.width - 16 - NAME_MARK_WIDTH - CHARACTER_WIDTH * min(longest, size.max_name)
     floor = size.height - PLOT_BOTTOM
@@ -98,13 +95,6 @@ def draw_label_panel(
         xs = [x_scale(math.log10(x)) for x in one.x]
         parts += _draw_line(one, xs, y_scale)
         y = y_scale(one.y[-1])
-        if forecast is not None and one.name == forecast[0]:
-            end = y_scale(forecast[2])
-            parts.append(
-                f'<line x1="{xs[-1]}" y1="{y}" x2="{x_scale(math.log10(forecast[1]))}" y2="{end}" '
-                f'stroke="{one.style.color}" stroke-width="2" stroke-dasharray="2 3"/>'
-            )
-            y = end
         line_ends.append((y, one))
     parts += _draw_names(line_ends, right + 8, floor, max_name=size.max_name)
     described = "; ".join(

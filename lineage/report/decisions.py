@@ -7,7 +7,6 @@ from lineage.analysis.outside import find_outside_leads
 from lineage.analysis.records import Analysis, Standing, System, group_by
 from lineage.report.formatting import (
     format_build_time,
-    format_difference,
     format_label_count,
     format_model,
     format_percent,
@@ -65,25 +64,19 @@ def format_interval(standing: Standing) -> str:
     return f"{format_percent(standing.ci_low)} to {format_percent(standing.ci_high)}"
 
 
-def describe_forecast(decision: Decision) -> str:
-    """Tell what as many labels again should bring.
+def describe_label_gain(decision: Decision) -> str:
+    """Tell what the last step to more labels brought.
 
-    Such as `240 more labels should bring +3.5 points (+2.1 to +3.9)`.
+    Such as `from 100 to 240 labels it gained 3.5 points (+2.1 to +4.9), so more may help`.
     """
-    forecast = decision.forecast
-    if forecast is None:
+    gain = decision.label_gain
+    if gain is None:
         return ""
-    is_sure = forecast.gain_low >= SMALLEST_GAIN or forecast.gain_high < SMALLEST_GAIN
-    verb = "should" if is_sure else "may"
-    text = f"{forecast.doubled - forecast.label_counts[-1]:,} more labels {verb} bring"
-    if forecast.system != decision.use.standing.system:
-        text += f" {name_system(forecast.system)}"
-    if forecast.gain_high < SMALLEST_GAIN:
-        return f"{text} no gain"
-    gain = format_difference(forecast.gain)
-    interval = format_range(forecast.gain_low, forecast.gain_high)
-    reached = format_percent(forecast.scores[-1] + forecast.gain)
-    return f"{text} {gain} points ({interval}), to {reached}"
+    step = f"from {gain.fewer:,} to {gain.most:,} labels"
+    if gain.low < SMALLEST_GAIN:
+        return f"{step} no gain is shown"
+    points = f"{format_percent(gain.gain)} points ({format_range(gain.low, gain.high)})"
+    return f"{step} it gained {points}, so more may help"
 
 
 def lacks_gain(analysis: Analysis, decision: Decision, choice: Choice) -> bool:
@@ -122,7 +115,7 @@ def describe_limits(analysis: Analysis, decision: Decision) -> list[str]:
 
 
 def describe_decision(decision: Decision) -> str:
-    """Return the decision as one or two sentences, with certainty, cost and forecast."""
+    """Return the decision as one or two sentences, with certainty, cost and what labels brought."""
     use = decision.use.standing
     if not use.above_chance:
         return (
@@ -142,8 +135,8 @@ def describe_decision(decision: Decision) -> str:
     text += f"; {_describe_certainty(decision)}"
     if decision.use.cost.seconds is not None:
         text += f"; it takes {format_build_time(decision.use.cost, ' to build')}"
-    if forecast := describe_forecast(decision):
-        text += f"; {forecast}"
+    if label_gain := describe_label_gain(decision):
+        text += f"; {label_gain}"
     if public and decision.under_budget is not None:
         return f"{text}. {_describe_under_budget(decision.under_budget, decision.metric)}"
     return f"{text}."

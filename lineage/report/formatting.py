@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from lineage.analysis.decision import SystemCost
 from lineage.analysis.records import Comparison, Failure, Setting, SwapConsistency, System
-from lineage.analysis.statistics import MIN_DEGREES_OF_FREEDOM
 from lineage.methods.registry import find_method_type
 from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, OUTSIDE_FAMILY, PUBLIC_FAMILY
 
@@ -159,17 +158,18 @@ def printed_gap(high: float, low: float) -> float:
 def format_comparison(comparison: Comparison) -> str:
     """Format a difference with its interval: `+1.2 points, −0.4 to +2.9`.
 
-    Identical predictions have no interval. An interval that is wider than anything that was
-    observed is replaced by the reason for it.
+    Identical predictions have no interval. With too few items, the reason stands in its place.
+    With too few seeds it is about these models: `+1.2 points, −0.4 to +2.9 for these models`.
     """
     points = f"{format_difference(comparison.difference)} points"
     if comparison.verdict == "identical predictions":
         return points
     if comparison.num_examples < MIN_ITEMS_FOR_INTERVAL:
         return f"{points}, too few items for an interval"
-    if comparison.degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
-        return f"{points}, too few seeds for an interval"
-    return f"{points}, {format_range(comparison.ci_low, comparison.ci_high)}"
+    interval = format_range(comparison.ci_low, comparison.ci_high)
+    if comparison.verdict == "too few seeds":
+        return f"{points}, {interval} for these models"
+    return f"{points}, {interval}"
 
 
 def format_range(low: float, high: float) -> str:
@@ -184,7 +184,7 @@ def format_verdict(comparison: Comparison) -> str:
     together, so it may be open although the interval excludes zero.
     """
     is_open = comparison.verdict == "no significant difference"
-    if is_open and comparison.degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
+    if comparison.verdict == "too few seeds":
         return "too few seeds to tell"
     if is_open and (comparison.ci_low > 0 or comparison.ci_high < 0):
         return "not significant once corrected"

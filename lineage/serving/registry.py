@@ -71,7 +71,7 @@ VERSION_TAGS = {
     "system`) or did not (`not better`, `other test items`, `no item scores`).",
     "difference": "Its score minus that of the champion before it, on the same test items, as a "
     "share of a perfect score.",
-    "difference_low": "The lower limit of the 95 % interval of the difference.",
+    "difference_low": "The lower limit of the difference's interval, which allows for the comparisons before.",
     "difference_high": "The upper limit.",
     "compared_with": "The version that was the champion before it.",
     "test_items_digest": "A digest of the test items with their labels, and of the metric.",
@@ -81,6 +81,8 @@ VERSION_TAGS = {
     "run_id": "The run that published it.",
     "lineage_version": "The version of the package that it needs.",
 }
+# The reasons of VERSION_TAGS for which a version became the champion.
+TAKEN_OVER = ("first", "better", "equivalent and cheaper", "same system")
 LOG_MODEL_REQUESTS = 10  # that MLflow sends to log a model, at least
 
 
@@ -213,16 +215,21 @@ def enter_candidate(
     if champion is not None and _is_same(champion, candidate.contender):
         _log_score(client, candidate, champion, run_id)
         return _outcome(candidate, champion, champion, None)
+    versions = client.search_model_versions(f"name='{name}'")
+    earlier = _list_compared(versions, candidate.contender)
+    best = _find_best_champion(earlier)
+    is_best = champion is None or best is None or best.version == champion.version
     decision = decide_champion(
         candidate.contender,
         None if champion is None else _read_contender(champion, server_time),
         generator("champion", name),
         margin=EQUIVALENCE_MARGIN,
         max_difference=max_difference(candidate.decision.metric),
+        best=None if is_best or best is None else _read_contender(best, server_time),
+        num_earlier=max(len(earlier) - 1, 0),
     )
     tags = _version_tags(candidate, decision, champion, run_id)
     # The newest version that holds the same system with scores of the same items.
-    versions = client.search_model_versions(f"name='{name}'")
     version = next((one for one in versions if _is_same(one, candidate.contender)), None)
     if version is None:
         version = _create_version(client, candidate, name, tags, server_time)
@@ -285,6 +292,22 @@ def _is_same(version: ModelVersion, contender: Contender) -> bool:
         tags.get("system_digest") == contender.system_digest
         and tags.get("test_items_digest") == contender.test_items_digest
     )
+
+
+def _list_compared(versions: Sequence[ModelVersion], contender: Contender) -> list[ModelVersion]:
+    """Return the other systems that were scored on the same test items."""
+    return [
+        one
+        for one in versions
+        if one.tags.get("test_items_digest") == contender.test_items_digest
+        and one.tags.get("system_digest") != contender.system_digest
+    ]
+
+
+def _find_best_champion(versions: Sequence[ModelVersion]) -> ModelVersion | None:
+    """Return the version with the highest score of those that were champions."""
+    champions = [one for one in versions if one.tags.get("reason") in TAKEN_OVER]
+    return max(champions, key=lambda one: float(one.tags["score"]), default=None)
 
 
 def _read_contender(version: ModelVersion, server_time: ServerTime) -> Contender:

@@ -15,7 +15,7 @@ from typing import Any
 from lineage.config.data import Corpus, Task
 from lineage.config.params import Params, parse_params
 from lineage.config.records import parse_record, parse_yaml
-from lineage.data.checks import MIN_BYTES_PER_TOKEN, TOKENS_PER_WORD
+from lineage.data.checks import ENOUGH_PASSES, MIN_BYTES_PER_TOKEN, TOKENS_PER_WORD
 from lineage.data.corpus import CorpusMeasures, locate_corpus
 from lineage.data.infer_columns import ALTERNATIVE_KINDS, list_names, note_others
 from lineage.data.inspection import CorpusFindings, TaskFindings
@@ -33,8 +33,9 @@ ADAPT_MODELS = ("elmo", *TRANSFORMERS)
 MAX_VOCAB_SIZE = 8000  # for a body of a million parameters
 MIN_VOCAB_SIZE = 500
 DEFAULT_VOCAB_SIZE = 16_000  # of word models; with text for so many, the defaults stay
-MAX_EPOCHS = 4
-MAX_TEXT_BYTES = 8_000_000  # more than an hour for five models on two cores
+MAX_TEXT_BYTES = 40_000_000  # half a day for five models on one core
+# Bytes of text times body parameters that one core trains on in a second, roughly.
+TRAINING_RATE = 1.2e10
 # Body parameters for a budget of at least so many bytes of text.
 BODY_PARAMETERS = ((4_000_000, 1_000_000), (0, 400_000))
 MIN_ADAPT_BYTES = 30_000
@@ -224,24 +225,26 @@ def _corpus_lines(
 
 def _budget_lines(measures: CorpusMeasures) -> list[str]:
     train_bytes = measures.train_bytes
-    text_bytes = _round_down(min(MAX_TEXT_BYTES, MAX_EPOCHS * train_bytes))
+    text_bytes = _round_down(min(MAX_TEXT_BYTES, ENOUGH_PASSES * train_bytes))
     parameters = next(count for least, count in BODY_PARAMETERS if text_bytes >= least)
     passes = f"{text_bytes / train_bytes:.1f}".removesuffix(".0")
     noun = "pass" if passes == "1" else "passes"
     budget = {
         "corpus": CORPUS_NAME,
         "text_bytes": text_bytes,
-        "max_epochs": MAX_EPOCHS,
+        "max_epochs": ENOUGH_PASSES,
         "body_parameters": parameters,
     }
-    comment = f"{passes} {noun} over the training text; more text and parameters take longer"
+    comment = f"{passes} {noun} over the training text"
+    if text_bytes < MAX_TEXT_BYTES:
+        comment += ", from which models were found to learn more than counting 5-grams does"
+    else:
+        comment += "; more passes or parameters may teach more, and take longer"
     return [_line(0, "budget", budget, comment)]
 
 
 def _grid_lines(plans: Sequence[_TaskPlan], public: PublicProposal | None) -> list[str]:
     """Return the grid, with every list that dvc.yaml reads."""
-    # Folds are repetitions too: each seed trains a model for every fold.
-    seeds = [0, 1] if any("folds" in plan.tree for plan in plans) else [0, 1, 2]
     adaptable = [
         plan.findings.name
         for plan in plans
@@ -263,7 +266,11 @@ def _grid_lines(plans: Sequence[_TaskPlan], public: PublicProposal | None) -> li
         ("models", models, "or fasttext, ulmfit, gpt and bert of 2018, a public checkpoint, ..."),
         ("tasks", [plan.findings.name for plan in plans], ""),
         ("pretrain_seeds", [0], "more seeds show how much chance matters, and take longer"),
-        ("finetune_seeds", seeds, "each result is the mean over these; fewer take less time"),
+        (
+            "finetune_seeds",
+            [0, 1, 2],
+            "each result is the mean over these; fewer tell nothing about others",
+        ),
         ("label_counts", _label_counts(plans), "numbers of training rows to compare with"),
         ("adapt_models", adapt_models if adaptable else [], adapt_comment),
         ("adapt_tasks", adaptable, ""),
@@ -340,9 +347,12 @@ def _summary(
         lines.append(f"task {plan.findings.name}: {_describe_task(plan)}")
         lines += [f"  {note}" for note in _task_notes(plan)]
     budget = params.budget
+    assert budget.body_parameters is not None
+    minutes = round(budget.text_bytes * budget.body_parameters / TRAINING_RATE / 60)
     lines.append(
         f"models: {', '.join(MODELS)}; {budget.body_parameters:,} parameters each, "
-        f"{budget.text_bytes / 1e6:.1f} MB of text to read"
+        f"{budget.text_bytes / 1e6:.1f} MB of text to read, roughly {max(1, minutes)} min each on one "
+        "core"
     )
     return lines
 

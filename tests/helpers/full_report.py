@@ -28,7 +28,7 @@ from lineage.analysis.records import (
     Failure,
     GroupScore,
     GroupScores,
-    LabelForecast,
+    LabelGain,
     NgramComparison,
     OurBenchmarkScore,
     OutsidePrice,
@@ -109,11 +109,7 @@ def build_full_analysis(folder: Path) -> Analysis:
         tasks=(*map(_spoil_data, analysis.tasks), _invent_task()),
         adaptation=_invent_adaptation(analysis),
         budget=tuple(replace(one, seconds=90.0, peak_memory_bytes=7e8) for one in analysis.budget),
-        label_forecasts=(
-            LabelForecast(
-                "sentiment", ELMO, (100, 300, 600), (0.6, 0.7, 0.8), 1200, 0.05, 0.01, 0.09
-            ),
-        ),
+        label_gains=(LabelGain("sentiment", ELMO, 300, 600, 0.8, 0.05, 0.01, 0.09),),
         swap_consistency=(
             SwapConsistency(
                 "sense", "all", "gpt", "gpt", "pretrained", "finetuned", "linear", 0.85

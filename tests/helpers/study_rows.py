@@ -353,13 +353,11 @@ def build_comparison(**changes: Any) -> Comparison:
         "ci_low": -1.0,
         "ci_high": 1.0,
         "standard_error": 0.1,
-        "degrees_of_freedom": 1.0,
         "detectable": None,
-        "pretrain_runs": 1,
         "repetitions": 2,
         "num_examples": 400,
         "num_comparisons": 1,
-        "verdict": "no significant difference",
+        "verdict": "too few seeds",
     }
     return Comparison(**values | changes)
 

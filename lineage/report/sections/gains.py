@@ -1,12 +1,12 @@
 """The gains of pretraining, adaptation, general text, and continuing a public checkpoint."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import product
+from collections.abc import Iterator, Mapping, Sequence
 
 from lineage.analysis.effects import Effect, build_effects
 from lineage.analysis.gains import Gain, GainSummary, summarize_gains
 from lineage.analysis.records import Analysis, group_by
+from lineage.analysis.statistics import MIN_SEEDS
 from lineage.methods.registry import list_uses
 from lineage.report import figures
 from lineage.report.cells import task_cell
@@ -38,7 +38,13 @@ from lineage.report.section import (
 )
 from lineage.report.styles import format_model_name, model_style
 
-GAIN_MARKS = {"better": " ▲", "worse": " ▼", "equivalent": " =", "identical predictions": " ="}
+GAIN_MARKS = {
+    "better": " ▲",
+    "worse": " ▼",
+    "equivalent": " =",
+    "identical predictions": " =",
+    "too few seeds": " ?",
+}
 GAIN_DEFINITIONS = {
     "pretraining": "The baseline is the same network with random weights, trained on the same "
     "labels, if there are any.",
@@ -46,30 +52,12 @@ GAIN_DEFINITIONS = {
     "general_text": "The baseline has read the task's text alone, and no general text before.",
     "continuation": "The baseline is the same public checkpoint before it went on with the corpus.",
 }
-# For each type of gain: what was added, the model that has it, and its baseline.
 GAIN_NAMES = {
-    "pretraining": ("pretraining", "a pretrained model", "random init"),
-    "adaptation": ("adaptation", "an adapted model", "the same model before adaptation"),
-    "general_text": (
-        "the general text",
-        "an adapted model",
-        "the same model pretrained on the target's text alone",
-    ),
-    "continuation": (
-        "continued pretraining",
-        "a public checkpoint that continued on the corpus",
-        "the same checkpoint as it is",
-    ),
+    "pretraining": "pretraining",
+    "adaptation": "adaptation",
+    "general_text": "the general text",
+    "continuation": "continued pretraining",
 }
-COUNT_COLUMNS = (
-    "comparisons",
-    "better",
-    "°",
-    "equivalent",
-    "no significant difference",
-    "worse",
-    "both at chance",
-)
 # A line of a task's table has one baseline: that of an adapted model is the same before.
 WITHOUT_INTERVALS = ("general_text", "continuation")
 
@@ -85,9 +73,9 @@ def build(report: ReportData) -> Section | None:
 
 
 def _build_part(report: ReportData, summary: GainSummary, *, is_first: bool) -> Section:
-    """Return the gains of one type: forest plots, counts of outcomes, and the gain on each task."""
+    """Return the gains of one type: forest plots, and the gain on each task."""
     analysis = report.analysis
-    added = GAIN_NAMES[summary.comparison_type][0]
+    added = GAIN_NAMES[summary.comparison_type]
     effects = build_effects(summary)
     aside = [Paragraph(GAIN_DEFINITIONS[summary.comparison_type])]
     if finding := _describe_gains(analysis, summary):
@@ -95,7 +83,7 @@ def _build_part(report: ReportData, summary: GainSummary, *, is_first: bool) -> 
     if note := " ".join(_describe_marks(analysis, effects, is_first=is_first)):
         aside.append(Paragraph(note, "note", only="html"))
     blocks = list(_list_details(report, summary))
-    details = Section("Counts and tasks", blocks, is_folded=True, css="note")
+    details = Section("By task", blocks, is_folded=True, css="note")
     forest = Figures(_draw_effects(analysis, effects), "forest")
     return Section(f"What {added} adds", [forest, details], aside=aside)
 
@@ -133,33 +121,17 @@ def _describe_marks(
 
 
 def _list_details(report: ReportData, summary: GainSummary) -> Iterator[Block]:
-    added, model, baseline = GAIN_NAMES[summary.comparison_type]
-    yield Paragraph(
-        f"How often {model} is better than {baseline}, equivalent (within ±{report.margin} points, "
-        "or with identical predictions), or worse. **Both at chance**: neither is significantly "
-        "above chance, so their difference says nothing. °: of those that are better, the ones "
-        "over a baseline that is not shown to be above chance, or has less than a tenth of the "
-        "other's lead over chance. Each verdict holds within its own setting and method, not for "
-        "all of these at once: a few of many are chance.",
-        "note",
-        has_markup=True,
-    )
-    by_kind = group_by(summary.gains, lambda gain: gain.kind)
-    kinds = [_count_row(gains, format_kind(kind)) for kind, gains in by_kind.items()]
-    yield Table(["kind of task", *numbers(*COUNT_COLUMNS)], kinds)
-    by_use = group_by(summary.gains, lambda gain: (gain.model, gain.method))
-    models = [
-        _count_row(by_use[model, method], format_model_name(report.analysis, model), method)
-        for model, method in product(summary.models, list_uses())
-        if (model, method) in by_use
-    ]
-    yield Table(["model", "method", *numbers(*COUNT_COLUMNS)], models)
+    added = GAIN_NAMES[summary.comparison_type]
     intervals = ""
     if summary.comparison_type not in WITHOUT_INTERVALS:
         intervals = " The tables of the tasks have the intervals."
     yield Paragraph(
-        "Below: points at the largest label count of each task. ▲ better, ▼ worse, = equivalent, "
-        f"in brackets: both at chance, ° as above.{intervals}",
+        "Points at the largest label count of each task. ▲ better, ▼ worse, = equivalent (within "
+        f"±{report.margin} points, or with identical predictions), ? too few seeds to tell; in "
+        "brackets: neither is significantly above chance, so their difference says nothing; °: "
+        "better than a baseline that is not shown to be above chance, or has less than a tenth of "
+        "the other's lead over chance. Each verdict holds within its own setting and method, not for all of these at "
+        f"once: a few of many are chance.{intervals}",
         "note",
     )
     headings = [format_model_name(report.analysis, model) for model in summary.models]
@@ -167,25 +139,6 @@ def _list_details(report: ReportData, summary: GainSummary) -> Iterator[Block]:
         by_task = group_by(gains, lambda gain: gain.comparison.task)
         rows = [_gain_row(own, summary.models) for own in by_task.values()]
         yield Table(["task", *numbers(*headings)], rows, title=method, subtitle=added)
-
-
-def _count_row(gains: Sequence[Gain], *names: str) -> Cells:
-    counts = Counter(gain.outcome for gain in gains)
-    near_chance = sum(gain.outcome == "better" and gain.baseline_near_chance for gain in gains)
-    better, worse = (
-        Cell(more=[Piece(str(counts[outcome]), f"{outcome} mean" if counts[outcome] else "")])
-        for outcome in ("better", "worse")
-    )
-    return [
-        *names,
-        str(len(gains)),
-        better,
-        str(near_chance),
-        str(counts["equivalent"] + counts["identical predictions"]),
-        str(counts["no significant difference"]),
-        worse,
-        str(counts["both at chance"]),
-    ]
 
 
 def _describe_gains(analysis: Analysis, summary: GainSummary) -> str:
@@ -246,41 +199,49 @@ def _describe_most_labels(summary: GainSummary) -> str:
 def _describe_model_gains(models: Sequence[str], summary: GainSummary, start: str) -> list[str]:
     helped: dict[tuple[int, int], list[str]] = {}
     not_shown: list[str] = []
+    unknown: list[str] = []
     worse: list[str] = []
     for model in models:
         gains = [gain for gain in summary.at_most_labels if gain.model == model]
-        if not gains:
-            continue
-        outcomes = [gain.outcome for gain in gains]
-        better = [gain for gain in gains if gain.outcome == "better"]
-        num_better = outcomes.count("better")
-        num_worse = outcomes.count("worse")
+        outcomes = Counter(gain.outcome for gain in gains)
         name = format_model(model)
-        if num_better:
-            if all(gain.baseline_near_chance for gain in better):
-                name += "°"
-            helped.setdefault((num_better, len(outcomes)), []).append(name)
-        elif not num_worse:
+        if outcomes["better"]:
+            better = [gain for gain in gains if gain.outcome == "better"]
+            mark = "°" if all(gain.baseline_near_chance for gain in better) else ""
+            helped.setdefault((len(better), len(gains)), []).append(name + mark)
+        elif outcomes["too few seeds"] and not outcomes["worse"]:
+            unknown.append(name)
+        elif gains and not outcomes["worse"]:
             not_shown.append(name)
-        if num_worse:
-            worse.append(f"{name} in {num_worse} of {len(outcomes)}")
+        if outcomes["worse"]:
+            worse.append(f"{name} in {outcomes['worse']} of {len(gains)}")
     sentences = []
     if helped:
-        groups: list[str] = []
-        for (count, total), names in sorted(helped.items(), key=lambda one: -one[0][0] / one[0][1]):
-            noun = " comparisons" if not groups else ""
-            each = " each" if len(names) > 1 else ""
-            groups.append(f"{join_with_and(names)} in {count} of {total}{noun}{each}")
-        sentences.append(f"{start}, a gain is shown for {'; '.join(groups)}.")
+        sentences.append(f"{start}, a gain is shown for {_count_better(helped)}.")
     if not_shown:
         lead = "No gain is shown" if helped else f"{start}, no gain is shown"
         sentences.append(f"{lead} for {join_with_and(not_shown)}.")
+    if unknown:
+        sentences.append(
+            f"Whether {join_with_and(unknown)} gain is not known: there are fewer than {MIN_SEEDS} "
+            "seeds of fine-tuning."
+        )
     if worse:
         if not sentences:
             worse[0] += " comparisons"
         lead = "A loss is shown" if sentences else f"{start}, a loss is shown"
         sentences.append(f"{lead} for {join_with_and(worse)}.")
     return sentences
+
+
+def _count_better(helped: Mapping[tuple[int, int], Sequence[str]]) -> str:
+    """Name the models by their counts: `ELMo in 3 of 4 comparisons; GPT and BERT in 1 of 4 each`."""
+    groups: list[str] = []
+    for (count, total), names in sorted(helped.items(), key=lambda one: -one[0][0] / one[0][1]):
+        noun = " comparisons" if not groups else ""
+        each = " each" if len(names) > 1 else ""
+        groups.append(f"{join_with_and(names)} in {count} of {total}{noun}{each}")
+    return "; ".join(groups)
 
 
 def _draw_effects(analysis: Analysis, effects: Sequence[Effect]) -> list[str]:

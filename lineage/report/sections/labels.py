@@ -49,9 +49,6 @@ def _describe_panels(report: ReportData) -> tuple[Paragraph, ...]:
         "highest at its end. Systems to use are always shown."
     )
     tasks = build_label_curves(report.analysis)
-    largest = find_largest_decisions(report.decisions)
-    if any(task in largest and largest[task].forecast is not None for task in tasks):
-        text += " A bold dotted end is the forecast."
     if any(build_outside_curves(report.analysis, task) for task in tasks):
         text += " A dashed level line is an outside system; sentences are about the others."
     note = "Sentences are read off the mean scores; the table has the tests."
@@ -115,19 +112,12 @@ def _draw_label_panel(
             )
         )
         seen.add(curve.system.model)
-    forecast = None
-    if decision is not None and decision.forecast is not None:
-        end = decision.forecast
-        for curve, one in zip(curves, series, strict=True):
-            if curve.system == end.system:
-                forecast = (one.name, end.doubled, end.scores[-1] + end.gain)
     heading = metric_heading(curves[0].metric)
     return charts.draw_label_panel(
         series,
         title=curves[0].task,
         subtitle=heading if len(uses) != 1 else f"{heading}, {uses.pop()}",
         size=size,
-        forecast=forecast,
     )
 
 

@@ -14,6 +14,7 @@ from lineage.analysis.records import (
     TrialCounts,
 )
 from lineage.analysis.settings import chance_level
+from lineage.analysis.statistics import MIN_SEEDS
 from lineage.methods.registry import list_method_types
 from lineage.methods.tfidf import TfidfMethod
 from lineage.report import figures
@@ -22,7 +23,7 @@ from lineage.report.costs import describe_devices
 from lineage.report.decisions import (
     MAX_NAMES,
     describe_decision,
-    describe_forecast,
+    describe_label_gain,
     describe_limits,
     format_interval,
     lacks_gain,
@@ -66,9 +67,7 @@ NEXT_STEPS = {
     "use TF-IDF": "Use TF-IDF",
     "pretrain on your text": "Use {model}",
 }
-NO_FORECAST = (
-    "To forecast what more labels would bring, run this system with at least three label counts"
-)
+NO_LABEL_GAIN = "Run this system with a second number of labels to see what labels bring"
 
 
 def build(report: ReportData) -> Section | None:
@@ -116,7 +115,7 @@ def build_decision_table(report: ReportData) -> Table:
 
 
 def _decision_row(analysis: Analysis, decision: Decision, *, most_labels: bool) -> Row:
-    """Return a line; a forecast is for the most labels of a task."""
+    """Return a line; what labels have brought stands at the most labels of a task."""
     use = decision.use.standing
     cells: list[str | Cell] = [
         task_cell(decision.task, name_labels(decision)),
@@ -152,9 +151,9 @@ def _score_cell(use: Standing, unit: str) -> Cell:
 def _next_step_cell(analysis: Analysis, decision: Decision, *, most_labels: bool) -> Cell:
     model = format_model(decision.use.standing.system.model)
     step = NEXT_STEPS[decision.advice].format(model=model)
-    lacks_forecast = most_labels and decision.train_examples > 0
-    forecast = describe_forecast(decision) or (NO_FORECAST if lacks_forecast else "")
-    sentences = [f"{forecast}."] if forecast else []
+    lacks_gain = most_labels and decision.train_examples > 0
+    label_gain = describe_label_gain(decision) or (NO_LABEL_GAIN if lacks_gain else "")
+    sentences = [f"{label_gain[0].upper()}{label_gain[1:]}."] if label_gain else []
     sentences += describe_limits(analysis, decision)
     return Cell(more=[_strong(f"{step}."), Piece(" ".join(sentences))])
 
@@ -347,8 +346,8 @@ def _explain_decisions(report: ReportData) -> str:
         "highest score. Times below 10 s, or within a factor of 1.5, count as equal, and then the "
         f"higher score decides. {public}**As good**: systems that may be the best, or are within "
         f"{report.margin} points of it. These two statements hold together with "
-        f"{report.confidence} confidence in each row; the interval of a score is for that score "
-        "alone. **Cost**: time to pretrain, adapt and train once, the size of the weights, and the "
+        f"{report.confidence} confidence in each row. The interval of a score allows for its being "
+        "picked among these; the tables of the tasks have intervals of each score alone. **Cost**: time to pretrain, adapt and train once, the size of the weights, and the "
         "test items that it answers in a second on the machine of this run. "
         f"{describe_devices(report.costs)}"
     ).strip()
@@ -381,7 +380,7 @@ def describe_single_pretraining(analysis: Analysis) -> tuple[Paragraph, ...]:
 def describe_intervals(analysis: Analysis) -> str:
     """Return the sources of variation in intervals: the words behind `Intervals are 95 %, `."""
     if max((one.repetitions for one in analysis.comparisons), default=0) <= 1:
-        return "over items only. Nothing was repeated with another seed, which may change verdicts."
+        return "over items only. Nothing was repeated with another seed."
     num_pretrain_seeds = 0
     num_finetune_seeds = 0
     for score in analysis.scores:
@@ -390,15 +389,17 @@ def describe_intervals(analysis: Analysis) -> str:
         num_pretrain_seeds = max(num_pretrain_seeds, len(pretrain_seeds))
         num_finetune_seeds = max(num_finetune_seeds, len(finetune_seeds))
     sources = ["items"]
-    if num_pretrain_seeds > 1:
+    if num_pretrain_seeds >= MIN_SEEDS:
         sources.append("pretraining seeds")
-    if num_finetune_seeds > 1:
+    if num_finetune_seeds >= MIN_SEEDS:
         sources.append("fine-tuning seeds")
-    if sources == ["items"]:
-        sources.append("seeds")
     text = f"over {join_with_and(sources)}."
-    if num_finetune_seeds == 1:
-        text += " There was one fine-tuning seed, so they do not cover what another would change."
+    if 0 < num_finetune_seeds < MIN_SEEDS:
+        noun = "seed" if num_finetune_seeds == 1 else "seeds"
+        text += (
+            f" With {num_finetune_seeds} fine-tuning {noun}, nothing is known about others; "
+            f"{MIN_SEEDS} are the fewest that tell."
+        )
     return text
 
 
