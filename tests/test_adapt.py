@@ -121,9 +121,7 @@ def adapt_too_long(
 
 
 @pytest.fixture(scope="module")
-def stopped_early(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[TrainOutput, HeldOutMetrics]:
+def stopped_early(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainOutput, HeldOutMetrics]:
     """Adapt until the loss on other texts has risen twice."""
     return adapt_too_long(tmp_path_factory.mktemp("stopped") / "resume")
 

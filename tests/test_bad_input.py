@@ -4,6 +4,7 @@ The message says what is wrong, where, and what to do.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import torch
 from lineage.config.records import read_yaml
 from lineage.study.source_records import WATCHED_VERBS
 from lineage.training.devices import measure_bf16_speedup
-from tests.helpers import spoiled, spoiled_files
+from tests.helpers import spoiled_files
 from tests.helpers.spoiled import CASES
 from tests.helpers.user_project import (
     REPOSITORY,
@@ -24,9 +25,9 @@ from tests.helpers.user_project import (
 )
 
 
-def make_spoiled_project(folder: Path, case) -> None:
+def make_spoiled_project(folder: Path, name: str) -> None:
     tree = make_project(folder)
-    case(folder, tree)
+    CASES[name].spoil(folder, tree)
     write_params(folder, tree)
 
 
@@ -39,11 +40,11 @@ def list_outputs(folder: Path) -> set[str]:
     }
 
 
-def check_message(message: str, parts: tuple[str, ...]) -> None:
-    lines = message.strip().splitlines()
-    assert len(lines) == 1, message
-    assert all(part in lines[0] for part in parts), f"{lines[0]!r} lacks one of {parts}"
-    assert "Traceback" not in message
+def check_message(output: str, name: str) -> None:
+    """Check that the output is one line with the message of this case."""
+    (line,) = output.strip().splitlines()
+    pattern = ".*".join(map(re.escape, CASES[name].message.split(" ... ")))
+    assert re.search(pattern, line), f"{line!r} lacks some of {CASES[name].message!r}"
 
 
 def run_module(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -57,13 +58,13 @@ def run_module(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_bad_input_gives_one_message_and_exit_code_2(case, tmp_path, run_stage):
-    make_spoiled_project(tmp_path, case)
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input_gives_one_message_and_exit_code_2(name, tmp_path, run_stage):
+    make_spoiled_project(tmp_path, name)
     before = list_outputs(tmp_path)
     code, message = run_stage(tmp_path, "sources")
     assert code == 2, message
-    check_message(message, CASES[case])
+    check_message(message, name)
     assert list_outputs(tmp_path) == before
 
 
@@ -117,15 +118,7 @@ def test_data_are_checked_again_when_they_change(tmp_path, run_stage):
     spoiled_files.unknown_label(tmp_path, {})
     code, message = run_stage(tmp_path, "sources")
     assert code == 2
-    check_message(message, CASES[spoiled_files.unknown_label])
-
-
-def test_the_command_exits_with_code_2(tmp_path):
-    make_spoiled_project(tmp_path, spoiled.missing_column)
-    completed = run_module(tmp_path, "stages.sources")
-    assert completed.returncode == 2
-    check_message(completed.stderr, CASES[spoiled.missing_column])
-    assert not (tmp_path / "artifacts").exists()
+    check_message(message, "unknown_label")
 
 
 def test_results_that_are_no_longer_in_the_grid_are_removed(tmp_path, run_stage):
@@ -162,7 +155,6 @@ PIPELINE_CASES = [
     "blank_text",
     "vocabulary_larger_than_the_corpus",
     "unknown_label",
-    "misspelt_key",
     "mistyped_key",
     "missing_grid_key",
     "model_without_block",
@@ -191,21 +183,21 @@ def study(tmp_path_factory) -> Path:
         *(pytest.param(name, ["--no-prefect"], marks=pytest.mark.slow) for name in PIPELINE_CASES),
         pytest.param("missing_column", [], marks=pytest.mark.slow),
         pytest.param("lineage_folder_is_a_file", [], marks=pytest.mark.slow),
-        ("misspelt_key", []),
+        pytest.param("misspelt_key", [], marks=pytest.mark.slow),
+        ("misspelt_key", ["--no-prefect"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "walker" if value else "prefect",
 )
 def test_a_run_ends_with_the_same_message_and_exit_code(name, options, study, tmp_path):
-    case = {case.__name__: case for case in CASES}[name]
     root = tmp_path / "project"
     shutil.copytree(study, root)
     tree = read_yaml(root / "params.yaml")
-    case(root, tree)
+    CASES[name].spoil(root, tree)
     write_params(root, tree)
     before = list_outputs(root)
     completed = run_module(root, "flows.cli", "run", *options)
     assert completed.returncode == 2, completed.stdout + completed.stderr
-    check_message(completed.stderr, CASES[case])
+    check_message(completed.stderr, name)
     if name == "misspelt_key" and not options:
         assert completed.stdout == "", (
             "a wrong key must be refused before the run waits for a server"

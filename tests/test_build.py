@@ -28,7 +28,7 @@ from lineage.errors import InputError
 from lineage.report.costs import add_pretraining_costs
 from lineage.report.sections.what_to_use import describe_trials
 from lineage.results import RESULT_COLUMNS, ResultRow, sort_results
-from tests.helpers.study_rows import GPT, GRID, Study, analyze, build_row, render_pages
+from tests.helpers.study_rows import GPT, GRID, SENSE_GRID, Study, analyze, build_row, render_pages
 
 THREE_SEEDS_GRID = dataclasses.replace(
     GRID, models=("gpt", "bert"), adapt_models=("gpt", "bert"), pretrain_seeds=(0, 1, 2)
@@ -55,9 +55,8 @@ def test_a_planted_effect_of_pretraining_is_found_in_every_setting(analysis: Ana
 
 
 def test_without_a_planted_effect_no_difference_is_significant(tmp_path: Path) -> None:
-    grid = dataclasses.replace(GRID, tasks=("sense",), adapt_tasks=(), adapt_models=())
-    folder = Study(tmp_path, grid=grid, pretraining=0.0).write()
-    comparisons = comparisons_of(analyze(folder, grid), "pretraining")
+    folder = Study(tmp_path, SENSE_GRID, pretraining=0.0).write()
+    comparisons = comparisons_of(analyze(folder, SENSE_GRID), "pretraining")
     verdicts = {one.verdict for one in comparisons}
     assert len(comparisons) == 12 and verdicts <= {"no significant difference", "equivalent"}
 
@@ -119,11 +118,11 @@ def test_systems_are_chosen_on_validation_and_scored_on_test(
             assert score.mean == pytest.approx(standing.mean)
 
 
-def test_the_same_rows_give_the_same_bytes(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_rows_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study_folder = Study(tmp_path / "study", SENSE_GRID, items=40).write()
+
     def write(output_folder: Path) -> list[bytes]:
-        table, analysis = build_results(study_folder, GRID, ReportParams())
+        table, analysis = build_results(study_folder, SENSE_GRID, ReportParams())
         write_results_csv(output_folder / "results.csv", table)
         write_analysis(output_folder / "results.json", analysis)
         return [(output_folder / name).read_bytes() for name in ("results.csv", "results.json")]
@@ -187,8 +186,8 @@ def test_failed_results_are_listed_with_their_reason(tmp_path: Path) -> None:
 
 
 def test_an_adaptation_that_failed_for_one_seed_leaves_the_others(tmp_path: Path) -> None:
-    grid = dataclasses.replace(GRID, pretrain_seeds=(0, 1))
-    folder = Study(tmp_path, grid=grid).write()
+    grid = dataclasses.replace(GRID, tasks=("sentiment",), pretrain_seeds=(0, 1))
+    folder = Study(tmp_path, grid=grid, items=40).write()
     for path in (folder / "rows").glob("evaluate_adapted-gpt-1-*.parquet"):
         table = artifacts.read_table(path)
         is_lost = (table["test_set"] == "held_unlabelled") & (table["init"] == "adapted")
@@ -198,7 +197,7 @@ def test_an_adaptation_that_failed_for_one_seed_leaves_the_others(tmp_path: Path
 
 
 def test_an_ablation_is_compared_with_its_original_only(tmp_path: Path) -> None:
-    folder = Study(tmp_path).write()
+    folder = Study(tmp_path, items=40).write()
     grid = dataclasses.replace(GRID, ablation_of={"gpt": "elmo"})
     _, analysis = build_results(folder, grid, ReportParams())
     own = [one for one in analysis.comparisons if "gpt" in (one.first.model, one.second.model)]
@@ -214,8 +213,8 @@ def test_an_ablation_is_compared_with_its_original_only(tmp_path: Path) -> None:
 
 
 def test_the_report_says_how_many_configurations_were_tried(tmp_path: Path) -> None:
-    folder = Study(tmp_path / "results").write()
-    _, analysis = build_results(folder, GRID, ReportParams())
+    folder = Study(tmp_path / "results", SENSE_GRID, items=40).write()
+    analysis = analyze(folder, SENSE_GRID)
     methods = ("linear_probe", "finetune", "tfidf")
     assert analysis.trials == tuple(TrialCounts(method, 1, 1) for method in methods)
     assert "nothing was tuned on validation" in describe_trials(analysis.trials)
@@ -225,7 +224,7 @@ def test_the_report_says_how_many_configurations_were_tried(tmp_path: Path) -> N
     finetuned = table[is_finetuned & (table["split"] == "validation")]
     trials = [finetuned.assign(trial=str(number)) for number in range(3)]
     artifacts.write_table(path, pd.concat([table, *trials], ignore_index=True))
-    _, analysis = build_results(folder, GRID, ReportParams())
+    analysis = analyze(folder, SENSE_GRID)
     assert analysis.trials[1] == TrialCounts("finetune", 1, 3)
     assert describe_trials(analysis.trials) == (
         "Validation chose among 1 to 3 configurations of fine-tuning, depending on the "

@@ -117,9 +117,7 @@ def test_pieces_of_mixed_words_are_assigned_to_their_words(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
-def test_families_read_chinese_by_character_except_gpt_whose_pieces_are_lossless(
-    name: str,
-) -> None:
+def test_families_read_chinese_by_character_except_gpt_whose_pieces_are_lossless(name: str) -> None:
     text = "我用GPT-2 写3.5字"
     encoded = chinese_tokenizer(name).encode(text)
     spans = encoded.offsets[encoded.offsets[:, 1] > encoded.offsets[:, 0]]
@@ -201,9 +199,7 @@ def test_chinese_ambiguous_words_share_no_character_with_other_words() -> None:
 
 
 @pytest.mark.parametrize("name", ["sense", "entities"])
-def test_spans_of_chinese_items_are_their_words_and_do_not_reveal_the_sense(
-    name: str,
-) -> None:
+def test_spans_of_chinese_items_are_their_words_and_do_not_reveal_the_sense(name: str) -> None:
     nouns = {word.noun for word in build_lexicon(2018, "zh").ambiguous_nouns}
     for split in generate_task(name, seed=7, language="zh").splits.values():
         counts = Counter[tuple[str, Any]]()

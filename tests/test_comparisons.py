@@ -151,7 +151,7 @@ def test_several_pretraining_seeds_are_crossed_with_fine_tuning_seeds(tmp_path: 
         adapt_models=(),
         adapt_tasks=(),
     )
-    analysis = analyze(Study(tmp_path, grid=grid).write(), grid)
+    analysis = analyze(Study(tmp_path, grid=grid, items=40).write(), grid)
     models = [one for one in analysis.comparisons if one.comparison_type == "models"]
     assert {one.repetitions for one in models} == {12}
     scores = [one for one in analysis.scores if one.system.model == "bert"]

@@ -51,9 +51,7 @@ def test_lines_of_words_up_to_a_blank_line_are_a_sentence(
     assert task.info.metric == ["span_f1"] and task.info.blank_words["test"] == 18
 
 
-def test_sentences_of_two_files_are_separate_and_large_files_are_complete(
-    tmp_path: Path,
-) -> None:
+def test_sentences_of_two_files_are_separate_and_large_files_are_complete(tmp_path: Path) -> None:
     text = format_sentences(SENTENCES * 70, " ").rstrip("\n")
     (tmp_path / "a.conll").write_text(text)
     task = build_file_task(
@@ -63,34 +61,7 @@ def test_sentences_of_two_files_are_separate_and_large_files_are_complete(
     assert [len(tokens) for tokens in task.splits["test"]["tokens"]] == [5, 1] * (2 * 9 * 70)
 
 
-def test_a_pattern_can_remove_position_digits_after_tokens(
-    tmp_path: Path,
-) -> None:
-    sentence = [
-        ("科", "O"),
-        ("2", "O"),
-        ("张", "B-PER.NAM"),
-        ("三", "I-PER.NAM"),
-        ("男", "B-PER.NOM"),
-    ]
-    text = "".join(
-        format_lines([(f"{token}{n % 10}", tag) for n, (token, tag) in enumerate(sentence)], "\t")
-        + "\n"
-        for _ in range(9)
-    )
-    task = build_file_task(
-        tmp_path,
-        "weiboNER.train",
-        text,
-        **TOKENS | {"columns": r"(?P<tokens>.+?)\d\t(?P<ner>\S+)"},
-        language="zh",
-    )
-    assert tagged_test_sentences(task) == [sentence] * 9
-
-
-def test_the_pattern_in_the_docs_removes_the_language_before_each_token(
-    tmp_path: Path,
-) -> None:
+def test_the_pattern_in_the_docs_removes_the_language_before_each_token(tmp_path: Path) -> None:
     sentence = [("Anna", "B-PER"), (":", "O"), ("de", "B-LOC"), ("x:y", "O")]
     text = "".join(
         format_lines([(f"en:{token}", tag) for token, tag in sentence], "\t") + "\n"
@@ -259,9 +230,7 @@ def test_a_long_file_without_blank_lines_is_rejected_but_not_a_short_one(tmp_pat
         )
 
 
-def test_messages_call_rows_sentences_and_explain_document_unit_line(
-    tmp_path: Path,
-) -> None:
+def test_messages_call_rows_sentences_and_explain_document_unit_line(tmp_path: Path) -> None:
     tagged = [*SENTENCES[:6], [("Lee", "NNP", "X-PER")], *SENTENCES]
     message = r"train\.tsv, whose rows are sentences: row 7: column 'ner': tag 1 of 1: 'X-PER' is neither O nor a letter"
     with pytest.raises(InputError, match=message):
@@ -287,9 +256,7 @@ def test_messages_call_rows_sentences_and_explain_document_unit_line(
         )
 
 
-def test_a_few_sentences_of_blank_words_are_left_out_and_counted(
-    tmp_path: Path,
-) -> None:
+def test_a_few_sentences_of_blank_words_are_left_out_and_counted(tmp_path: Path) -> None:
     blank_sentence = [("\u3000", "SYM", "O")]
     task = build_file_task(
         tmp_path, "t.conll", format_sentences([*SENTENCES, blank_sentence, NAMES], "\t"), **TOKENS
@@ -305,16 +272,6 @@ def test_a_few_sentences_of_blank_words_are_left_out_and_counted(
             "t.conll",
             format_sentences([*SENTENCES, *[blank_sentence] * 5], "\t"),
             **TOKENS,
-        )
-
-
-def test_a_line_with_too_few_cells_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError,
-        match=r"e\.conll, line 10: it has 2 cells, and columns names 3: tokens, pos, ner",
-    ):
-        build_file_task(
-            tmp_path, "e.conll", format_sentences(SENTENCES[:2], " ") + "York O\n", **TOKENS
         )
 
 

@@ -235,9 +235,7 @@ def test_clean_scores_are_means_over_uncontaminated_items(
             assert score.clean_items != score.all_items
 
 
-def test_comparisons_use_all_items(
-    contaminated_study: tuple[Path, pd.DataFrame, Analysis],
-) -> None:
+def test_comparisons_use_all_items(contaminated_study: tuple[Path, pd.DataFrame, Analysis]) -> None:
     folder, table, analysis = contaminated_study
     for task in ("sense", "sentiment"):
         write_overlap(folder, task, [f"test-{i}" for i in range(400)])

@@ -186,9 +186,7 @@ def test_bert_knows_word_order_only_from_positions(kind: str, is_equal: bool) ->
 
 @pytest.mark.parametrize("kind", ["none", "learned", "sinusoidal"])
 @torch.inference_mode()
-def test_gpt_without_positions_knows_word_order_from_its_second_layer_on(
-    kind: str,
-) -> None:
+def test_gpt_without_positions_knows_word_order_from_its_second_layer_on(kind: str) -> None:
     """The first layer sees an unordered set of words.
 
     The second layer sees states that depend on the words before them, so the causal mask reveals

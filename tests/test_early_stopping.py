@@ -84,17 +84,6 @@ def test_the_weights_with_the_best_validation_score_are_kept(best: int) -> None:
         assert not torch.equal(training.weights[best], training.weights[-1])
 
 
-@pytest.mark.parametrize("best", [1, 4])
-def test_a_paused_training_has_its_best_weights_so_far(best: int) -> None:
-    walker = start_walker(peak_at(best))
-    walker.training.advance(3)
-    assert len(walker.curve) == len(walker.losses) == 3
-    assert not walker.training.is_over
-    walker.training.keep_best()
-    assert walker.kept == min(best, 2)
-    assert torch.equal(walker.model.weight.detach(), walker.weights[walker.kept])
-
-
 def test_a_training_does_not_advance_beyond_its_end() -> None:
     walker = start_walker(peak_at(3))
     for _ in range(5):
@@ -490,9 +479,7 @@ def test_a_head_has_the_weights_that_validation_scored_best(
     assert not np.allclose(fitted.outputs[2], fitted.outputs[-1], atol=1e-3)
 
 
-def test_batch_norm_has_the_statistics_of_the_kept_weights(
-    task: TaskData,
-) -> None:
+def test_batch_norm_has_the_statistics_of_the_kept_weights(task: TaskData) -> None:
     """Running statistics would lag behind the weights, in validation too."""
     fitted = fit_with_validation("finetune", task, [0.5] * 20, patience=30, family="ulmfit")
     norms = [part for part in fitted.model.head.modules() if isinstance(part, nn.BatchNorm1d)]
@@ -509,10 +496,7 @@ def test_batch_norm_has_the_statistics_of_the_kept_weights(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_validation_loss_is_the_mean_over_all_items(
-    method: str,
-    task: TaskData,
-) -> None:
+def test_the_validation_loss_is_the_mean_over_all_items(method: str, task: TaskData) -> None:
     fitted = fit_with_validation(method, task, [0.5] * 20, patience=None)
     labels = task.splits["validation"]["label"].to_numpy()
     for outputs_MK, validation, point in zip(
@@ -523,10 +507,7 @@ def test_the_validation_loss_is_the_mean_over_all_items(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_validation_does_not_change_the_steps_of_a_head(
-    method: str,
-    task: TaskData,
-) -> None:
+def test_validation_does_not_change_the_steps_of_a_head(method: str, task: TaskData) -> None:
     """Both heads have dropout, which draws random numbers."""
     validated = fit_with_validation(method, task, [0.5] * 20, patience=None)
     unvalidated = fit_with_validation(method, task, None, patience=None)

@@ -13,7 +13,7 @@ from lineage.methods.registry import name_use
 from lineage.report.formatting import format_model
 from lineage.report.sections.gains import build
 from tests.helpers.sections import find_figures, report_of
-from tests.helpers.study_rows import FAMILIES, Study, analyze
+from tests.helpers.study_rows import FAMILIES, SENSE_GRID, Study, analyze
 
 
 def test_the_pooled_mean_equals_that_of_statsmodels() -> None:
@@ -106,8 +106,7 @@ def test_the_forest_plot_has_a_row_for_each_model_and_method(analysis: Analysis)
 
 
 def test_a_baseline_near_chance_is_marked_in_the_row(tmp_path: Path) -> None:
-    folder = Study(tmp_path, pretraining=6.0).write()
-    analysis = analyze(folder)
+    analysis = analyze(Study(tmp_path, SENSE_GRID, pretraining=6.0).write(), SENSE_GRID)
     scores = tuple(
         dataclasses.replace(one, above_chance=False) if one.system.init == "random" else one
         for one in analysis.scores

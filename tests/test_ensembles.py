@@ -166,7 +166,7 @@ def test_the_pages_mark_an_ensemble_with_two_budgets_everywhere(
 
 
 def test_a_member_that_failed_leaves_the_ensemble_without_a_value(tmp_path: Path) -> None:
-    results_dir = Study(tmp_path).write()
+    results_dir = Study(tmp_path, items=40).write()
     with_probabilities(results_dir)
     path = results_dir / "rows/evaluate-gpt-0-sense.parquet"
     table = artifacts.read_table(path)
@@ -190,7 +190,7 @@ def test_a_member_that_failed_leaves_the_ensemble_without_a_value(tmp_path: Path
 
 def test_metrics_that_need_more_than_the_predictions_are_left_out(tmp_path: Path) -> None:
     """Whether swapped texts get the same answer is known only for the members."""
-    results_dir = Study(tmp_path).write()
+    results_dir = Study(tmp_path, items=40).write()
     with_probabilities(results_dir)
     for name in ("elmo", "gpt"):
         path = results_dir / f"rows/evaluate-{name}-0-sentiment.parquet"

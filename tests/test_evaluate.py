@@ -64,7 +64,6 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
         data,
         finetune_seeds=[0, 1],
         label_counts=[20],
-        tfidf_C=(10.0,),
     )
     expected = [
         nested_stratified_subset(task.splits["train"]["label"].to_numpy(), 20, seed=seed).tolist()

@@ -115,9 +115,7 @@ def test_an_invalid_answer_is_refused_with_its_row(
     assert message in str(error.value)
 
 
-def test_answers_beyond_max_words_are_counted_and_dropped_only_from_train(
-    tmp_path: Path,
-) -> None:
+def test_answers_beyond_max_words_are_counted_and_dropped_only_from_train(tmp_path: Path) -> None:
     table = build_questions(40)
     item = make_item("a b c d e f", ["e", "b c"], max_words=6)
     assert item["context"] == "a b c d" and item["truncated"]
@@ -212,9 +210,7 @@ def test_answers_cut_off_by_max_words_are_reported_for_each_test_set(tmp_path: P
     }
 
 
-def test_with_folds_unanswerable_questions_are_scored_but_not_trained_on(
-    tmp_path: Path,
-) -> None:
+def test_with_folds_unanswerable_questions_are_scored_but_not_trained_on(tmp_path: Path) -> None:
     build_questions(40).to_parquet(tmp_path / "train.parquet")
     tree = TASK_KEYS | {"files": {"train": "train.parquet"}, "folds": 4, "max_words": 8}
     task_items = build_task_items(tmp_path, tree)

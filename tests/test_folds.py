@@ -162,9 +162,7 @@ def test_regression_folds_must_be_large_enough_for_a_correlation(
         )
 
 
-def test_a_rare_label_stays_in_train_if_possible_and_is_counted_otherwise(
-    tmp_path: Path,
-) -> None:
+def test_a_rare_label_stays_in_train_if_possible_and_is_counted_otherwise(tmp_path: Path) -> None:
     """Neither validation nor a limit takes the last training item of a label.
 
     A fold that has to test all groups of a label is counted.

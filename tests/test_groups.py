@@ -19,7 +19,7 @@ from lineage.results import results_frame
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
 from tests.helpers.chance_study import TASK_KEYS, analyze_study, build_choices
-from tests.helpers.study_rows import GRID, Study, render_pages
+from tests.helpers.study_rows import SENSE_GRID, Study, render_pages
 from tests.helpers.tasks import build_table_task, build_task_items
 
 KEY_COLUMNS = [
@@ -66,9 +66,9 @@ def add_groups(folder: Path, task: str) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Analysis, pd.DataFrame]:
-    folder = Study(tmp_path_factory.mktemp("study")).write()
+    folder = Study(tmp_path_factory.mktemp("study"), SENSE_GRID).write()
     predictions = add_groups(folder, "sense")
-    return build_results(folder, GRID, ReportParams())[1], predictions
+    return build_results(folder, SENSE_GRID, ReportParams())[1], predictions
 
 
 def test_groups_have_the_means_of_best_systems_at_the_largest_label_count(
@@ -115,29 +115,29 @@ def test_pages_mark_the_best_system_of_a_group_only_without_ties(
 
 
 def test_a_group_without_a_value_in_one_repetition_has_no_mean(tmp_path: Path) -> None:
-    folder = Study(tmp_path).write()
+    folder = Study(tmp_path, SENSE_GRID, items=40).write()
     add_groups(folder, "sense")
     for path in (folder / "rows").glob("evaluate-*-sense.parquet"):
         rows = artifacts.read_table(path)
         rows.loc[(rows["group"] == "rare") & (rows["finetune_seed"] == 0), "value"] = np.nan
         artifacts.write_table(path, rows)
-    (group_scores,) = build_results(folder, GRID, ReportParams())[1].group_scores
+    (group_scores,) = build_results(folder, SENSE_GRID, ReportParams())[1].group_scores
     is_trained = [system.init != "none" for system in group_scores.systems]
     often, rare = group_scores.groups
     assert [value is None for value in rare.values] == is_trained and None not in often.values
 
 
 def test_ceilings_by_group_are_ignored(tmp_path: Path) -> None:
-    folder = Study(tmp_path).write()
+    folder = Study(tmp_path, SENSE_GRID, items=40).write()
     add_groups(folder, "sense")
-    before = build_results(folder, GRID, ReportParams())[1].group_scores
+    before = build_results(folder, SENSE_GRID, ReportParams())[1].group_scores
     path = folder / "rows/baselines-sense.parquet"
     rows = artifacts.read_table(path)
     ceilings = [
         rows[rows["family"] == "ceiling"].assign(group=group) for group in ("often", "rare")
     ]
     artifacts.write_table(path, pd.concat([rows, *ceilings]).astype(rows.dtypes))
-    assert build_results(folder, GRID, ReportParams())[1].group_scores == before
+    assert build_results(folder, SENSE_GRID, ReportParams())[1].group_scores == before
 
 
 def test_tasks_without_groups_have_no_table_of_groups(

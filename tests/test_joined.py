@@ -83,9 +83,7 @@ def expected_vectors(case: str, row: Any) -> list[np.ndarray]:
 
 @pytest.mark.usefixtures("without_weights")
 @pytest.mark.parametrize("case", TABLES)
-def test_linear_probe_features_end_with_the_static_features_in_every_layer(
-    case: str,
-) -> None:
+def test_linear_probe_features_end_with_the_static_features_in_every_layer(case: str) -> None:
     context = build_eval_context(case)
     contextual = extract_features(
         tiny_model("bert"), tiny.tokenizer("bert"), context.items["train"]

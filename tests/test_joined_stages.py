@@ -13,7 +13,7 @@ import pytest
 
 from lineage import artifacts
 from lineage.analysis.build import build_results
-from lineage.analysis.records import Setting, read_analysis
+from lineage.analysis.records import Analysis, Setting, read_analysis
 from lineage.config.params import ReportParams, parse_params, read_params
 from lineage.config.records import read_yaml
 from lineage.config.resolve import merge_trees
@@ -21,7 +21,7 @@ from lineage.data.checks import check_task_data
 from lineage.errors import InputError
 from lineage.study.checks import check_study
 from tests.helpers import tiny
-from tests.helpers.study_rows import GRID, Study, render_pages
+from tests.helpers.study_rows import GRID, Study
 from tests.helpers.user_project import REPOSITORY, RunStage, make_project, write_params
 
 Tree = dict[str, Any]
@@ -55,10 +55,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results_dir
 
 
+@pytest.fixture(scope="module")
+def results(folder: Path) -> tuple[pd.DataFrame, Analysis]:
+    return build_results(folder, JOINED, ReportParams())
+
+
 def test_a_joined_system_is_compared_with_its_baseline_and_parts_and_never_leads(
-    folder: Path,
+    results: tuple[pd.DataFrame, Analysis],
 ) -> None:
-    analysis = build_results(folder, JOINED, ReportParams())[1]
+    _, analysis = results
     joined_models = {
         record.system.model for record in analysis.scores if record.system.family == "joined"
     }
@@ -80,8 +85,10 @@ def test_a_joined_system_is_compared_with_its_baseline_and_parts_and_never_leads
     assert text_bytes["elmo + gpt"] == text_bytes["elmo"] + text_bytes["gpt"]
 
 
-def test_all_other_results_are_the_same_without_joined_systems(folder: Path) -> None:
-    table, analysis = build_results(folder, JOINED, ReportParams())
+def test_all_other_results_are_the_same_without_joined_systems(
+    folder: Path, results: tuple[pd.DataFrame, Analysis]
+) -> None:
+    table, analysis = results
     plain_table, plain = build_results(
         folder, dataclasses.replace(JOINED, join_models=(), join_tasks=()), ReportParams()
     )
@@ -93,16 +100,6 @@ def test_all_other_results_are_the_same_without_joined_systems(folder: Path) -> 
     assert plain.budget == analysis.budget[:-1]
     comparisons = [record for record in analysis.comparisons if record.first.family != "joined"]
     assert plain.comparisons == tuple(comparisons)
-
-
-def test_the_pages_mark_a_joined_system_with_two_budgets_everywhere(folder: Path) -> None:
-    pages = render_pages(build_results(folder, JOINED, ReportParams())[1])
-    for kind, text in pages.items():
-        lines = [line for line in text.splitlines() if "elmo + gpt" in line]
-        assert len(lines) > 4 and all("two budgets" in line for line in lines), kind
-        title = "With gpt vectors added"
-        before_sense = text.split("<h2>sense</h2>" if kind == "html" else "## sense")[0]
-        assert title in text and title not in before_sense, kind
 
 
 def write_small_project(folder: Path) -> Tree:

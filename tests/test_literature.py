@@ -18,7 +18,7 @@ from lineage.analysis.literature import (
     check_benchmark_name,
     read_published_results,
 )
-from lineage.analysis.records import Analysis, BenchmarkScore
+from lineage.analysis.records import Analysis
 from lineage.answers.metrics import METRICS
 from lineage.config.data import Task, extra_test_task
 from lineage.config.params import parse_params
@@ -198,15 +198,6 @@ def test_no_published_results_are_shown_if_no_task_names_a_benchmark(folder: Pat
         assert analysis.published_benchmarks == ()
         for text in render_pages(analysis).values():
             assert TITLE not in text and "Devlin" not in text
-
-
-def test_a_task_on_another_split_gets_one_line_and_no_published_results(folder: Path) -> None:
-    analysis = build_analysis(folder, sense={"benchmark": "SST-2", "official_split": False})
-    assert analysis.published_benchmarks == (BenchmarkScore("sense", "SST-2", False, None),)
-    line = "sense: the published results of SST-2 are for another split"
-    for text in render_pages(analysis).values():
-        assert text.count(TITLE) == 1 and text.count(line) == 1
-        assert "Devlin" not in text and "94.9" not in text
 
 
 @pytest.mark.parametrize(("fields", "key"), [

@@ -147,8 +147,9 @@ def test_validation_test_and_unlabelled_files(home: Path) -> None:
     assert "test: 200" in tree["lines"][1]
 
 
+@pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet", "csv.gz", "csv.zst"])
-def test_formats_of_tables(home: Path, suffix: str) -> None:
+def test_formats_of_tables(suffix: str) -> None:
     table = make_tickets()
     path = Path(f"train.{suffix}")
     if suffix == "jsonl":
@@ -162,14 +163,13 @@ def test_formats_of_tables(home: Path, suffix: str) -> None:
             stream.write(table.to_csv(index=False).encode())
     else:
         table.to_csv(path, index=False, sep="\t" if suffix == "tsv" else ";")
-    tree = draft_and_check(home, f"queue={path}")
-    assert tree["tasks"]["queue"]["text"] == ["body"]
-    assert tree["tasks"]["queue"]["label"] == "queue"
+    draft = draft_study(Path("new"), ["texts/*.txt"], [f"queue={path}"])
+    task = parse_yaml(draft.params_text, Path("params.yaml"))["tasks"]["queue"]
+    assert (task["text"], task["label"]) == (["body"], "queue")
 
 
-@pytest.mark.parametrize("separator", [" ", "\t"])
-@pytest.mark.parametrize("suffix", ["conll", "txt", "tsv"])
-def test_words_with_tags_in_columns(home: Path, separator: str, suffix: str) -> None:
+@pytest.mark.parametrize(("suffix", "separator"), [("conll", " "), ("txt", "\t"), ("tsv", " ")])
+def test_words_with_tags_in_columns(home: Path, suffix: str, separator: str) -> None:
     sentence = [("Anna", "NNP", "B-PER"), ("lives", "VBZ", "O"), ("in", "IN", "O")]
     blocks = []
     for number in range(40):

@@ -142,9 +142,7 @@ def test_whole_numbers_with_a_decimal_point_equal_those_without(tmp_path: Path) 
         build_rows_task(tmp_path, "token_classification", rows, metric=["span_f1"])
 
 
-def test_numeric_tags_are_counted_unless_the_task_sets_a_metric(
-    tmp_path: Path,
-) -> None:
+def test_numeric_tags_are_counted_unless_the_task_sets_a_metric(tmp_path: Path) -> None:
     rows = [row | {"label": [0, 1, 2, 2]} for row in ROWS["token_classification"]]
     task_items = build_rows_task(tmp_path, "token_classification", rows)
     assert task_items.info.numeric_tags == {"train": 3}
@@ -244,9 +242,7 @@ def test_a_csv_in_another_format_is_reported_with_advice(
     assert message in str(error.value)
 
 
-def test_class_labels_of_the_hub_are_read_by_name_only_for_tags(
-    tmp_path: Path,
-) -> None:
+def test_class_labels_of_the_hub_are_read_by_name_only_for_tags(tmp_path: Path) -> None:
     names = datasets.ClassLabel(names=["O", "B-PER", "I-PER"])
     features = datasets.Features({"tokens": datasets.Sequence(datasets.Value("string")), "tags": datasets.Sequence(names),
                                   "text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])})  # fmt: skip

@@ -124,22 +124,6 @@ def test_the_auxiliary_loss_is_in_the_recipe_and_keeps_the_language_model() -> N
     assert auxiliary_losses[1] < 0.5 * auxiliary_losses[0]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        for name in tiny.FAMILIES
-        if getattr(tiny.model_config(name).family, "auxiliary_loss", None) is None
-    ],
-)
-def test_the_auxiliary_loss_is_refused_for_families_that_have_none(name: str) -> None:
-    with pytest.raises(
-        InputError,
-        match=f"aux_lm_weight: {tiny.model_config(name).family.name} has no loss of its own on a task's texts",
-    ):
-        tiny.model_config(name, evaluate={"finetune": {"aux_lm_weight": 0.5}})
-
-
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.mark_slow(tiny.CELLS)])
 def test_a_text_vector_can_be_the_mean_of_its_tokens(name: str) -> None:
     tokenizer = tiny.tokenizer(name)

@@ -78,9 +78,7 @@ def test_names_from_outside_are_escaped(pages: dict[str, str]) -> None:
     assert "words \\| pieces" in pages["md"] and "near \\| far" in pages["md"]
 
 
-def test_the_stated_budget_is_that_of_the_model_that_read_the_most_text(
-    analysis: Analysis,
-) -> None:
+def test_the_stated_budget_is_that_of_the_model_that_read_the_most_text(analysis: Analysis) -> None:
     """With several epochs, a family that counts co-occurrences reads less text than the others."""
     first, *others = analysis.budget
     budget = (replace(first, text_bytes=1e6), *(replace(one, text_bytes=4e6) for one in others))

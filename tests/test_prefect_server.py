@@ -109,9 +109,7 @@ def test_the_secret_is_readable_by_its_user_only_and_lies_in_no_log(
     assert found == [".lineage/prefect/secret"]
 
 
-def test_a_server_that_the_user_names_does_not_get_the_secret(
-    server: tuple[Project, int],
-) -> None:
+def test_a_server_that_the_user_names_does_not_get_the_secret(server: tuple[Project, int]) -> None:
     project, _ = server
     script = (
         "import os; from pathlib import Path; from flows.servers import use_prefect;"

@@ -234,7 +234,6 @@ def test_groups_that_are_texts_are_left_out_of_the_rows(tmp_path: Path) -> None:
             split="test",
             finetune_seeds=[0],
             label_counts=["all"],
-            tfidf_C=(10.0,),
         ):
             groups_in_rows |= {row.group for row in rows}
         assert (groups_in_rows != {"all"}) == is_shown

@@ -345,9 +345,7 @@ def test_a_text_of_one_token_is_too_short_for_a_batch(folders: dict[str, Path]) 
         next(iterate_batches(family.build_batch_sampler(tokens, tokenizer, CONTINUED, seed=1)))
 
 
-def test_rescaling_keeps_embedding_matrices_of_zeros(
-    folders: dict[str, Path],
-) -> None:
+def test_rescaling_keeps_embedding_matrices_of_zeros(folders: dict[str, Path]) -> None:
     """RoBERTa's segment embedding is one row of zeros."""
     (model, checkpoint) = load_public(folders["roberta"])
     (zeros, _) = load_public(folders["roberta"])

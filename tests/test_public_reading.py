@@ -93,9 +93,7 @@ def test_the_second_text_has_the_segment_ids_of_the_tokenizer(kind: str, tmp_pat
     assert_close(loaded.encode(collate_items(checkpoint.tokenizer, [item]))[-1], expected)
 
 
-def test_probes_separate_two_texts_that_have_the_same_segment_id(
-    tmp_path: Path,
-) -> None:
+def test_probes_separate_two_texts_that_have_the_same_segment_id(tmp_path: Path) -> None:
     """This is so for RoBERTa: u and v are the means of the library's outputs over each text."""
     folder = save_checkpoint("roberta", tmp_path)
     model, checkpoint = load_public(folder)
@@ -201,9 +199,7 @@ def test_dropout_follows_the_block_whether_or_not_the_folder_sets_it(
     )
 
 
-def test_causal_models_pool_the_last_token_and_byte_tokenizers_are_lossless(
-    tmp_path: Path,
-) -> None:
+def test_causal_models_pool_the_last_token_and_byte_tokenizers_are_lossless(tmp_path: Path) -> None:
     for kind in KINDS:
         model, checkpoint = load_public(save_checkpoint(kind, tmp_path / kind))
         assert model.word_pooling == ("last" if kind.startswith("gpt") else "mean")

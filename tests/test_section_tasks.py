@@ -43,7 +43,7 @@ def change_rows(folder: Path, pattern: str, change: Callable[[pd.DataFrame], pd.
 def test_adapted_results_are_marked_on_extra_test_sets_too(tmp_path: Path) -> None:
     """A loss that fell for some pretraining seeds only is marked, and the seeds are counted."""
     grid = replace(GRID, pretrain_seeds=(0, 1))
-    folder = Study(tmp_path, grid=grid).write()
+    folder = Study(tmp_path, grid=grid, items=40).write()
 
     def raise_loss(table: pd.DataFrame) -> pd.DataFrame:
         is_risen = (

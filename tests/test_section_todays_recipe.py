@@ -9,7 +9,14 @@ from lineage.analysis.records import Analysis
 from lineage.networks.registry import family_names, load_family
 from lineage.report.sections.todays_recipe import compare, find_pairs
 from tests.helpers import study_rows
-from tests.helpers.study_rows import GRID, Study, analyze, build_comparison, render_pages
+from tests.helpers.study_rows import (
+    GRID,
+    SENSE_GRID,
+    Study,
+    analyze,
+    build_comparison,
+    render_pages,
+)
 
 TITLE = "## What today's recipe is worth"
 
@@ -45,8 +52,8 @@ def test_a_planted_gain_is_shown_from_the_newer_model(analysis: Analysis) -> Non
 
 
 def test_a_study_without_such_a_pair_has_no_such_section(tmp_path: Path) -> None:
-    Study(tmp_path).write()
-    assert TITLE not in render_pages(analyze(tmp_path))["md"]
+    Study(tmp_path, SENSE_GRID, items=40).write()
+    assert TITLE not in render_pages(analyze(tmp_path, SENSE_GRID))["md"]
 
 
 def test_a_reversed_comparison_says_the_same() -> None:

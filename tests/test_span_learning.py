@@ -79,7 +79,6 @@ def test_every_family_learns_spans_frozen_and_finetuned_and_beats_the_baselines(
     majority, _ = tiny.evaluate_baselines(
         load_kind("extractive_qa"),
         TaskData(task.info, {"train": train, "validation": test, "test": test}),
-        tfidf_C=(10.0,),
     )
     baseline_f1 = majority[1]["correct"].mean()
     if name == "context2vec":

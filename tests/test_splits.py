@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lineage.data.dataset_stats import SplitStats, compute_split_stats
+from lineage.data.dataset_stats import compute_split_stats
 from lineage.data.items import TaskItems
 from lineage.data.splits import (
     choose_whole_groups,
@@ -167,9 +167,7 @@ def test_groups_of_a_synthetic_task_are_not_counted_as_named_groups(tmp_path: Pa
     assert items.info.groups_in_train == {} and len({*items.splits["test"]["group"]}) > 1
 
 
-def test_unlabelled_text_of_a_tagging_task_is_not_counted_as_repeated(
-    tmp_path: Path,
-) -> None:
+def test_unlabelled_text_of_a_tagging_task_is_not_counted_as_repeated(tmp_path: Path) -> None:
     rows = [{"tokens": ["a", f"w{n}"], "label": ["O", "B-X"]} for n in range(20)]
     write_jsonl(tmp_path / "t.jsonl", rows)
     write_jsonl(tmp_path / "u.jsonl", [{"tokens": f"more text {n}"} for n in range(9)])
@@ -184,19 +182,6 @@ def test_unlabelled_text_of_a_tagging_task_is_not_counted_as_repeated(
     assert items.info.counts["unlabelled"] == 9
 
 
-def test_duplicates_in_train_are_counted_by_text_and_by_group() -> None:
-    train = SplitStats(90)
-    test = SplitStats(12, duplicates_of_train=3)
-    assert format_duplicates({"train": train, "test": test}) == "3 of test"
-    grouped = {
-        "train": train,
-        "validation": SplitStats(10, groups_in_train=10),
-        "test": SplitStats(12, duplicates_of_train=3, groups_in_train=8),
-    }
-    expected = "3 of test; by group 10 of validation, 8 of test"
-    assert format_duplicates(grouped) == expected
-
-
 def test_labels_that_never_occur_twice_are_rejected(tmp_path: Path) -> None:
     numbers = build_rows("a" * 100, [n / 7 for n in range(100)])
     with pytest.raises(
@@ -209,9 +194,7 @@ def test_labels_that_never_occur_twice_are_rejected(tmp_path: Path) -> None:
     assert build_task(tmp_path, with_a_repeated_label).info.held_out_from_train == 1
 
 
-def test_duplicates_that_a_fold_could_separate_are_counted(
-    tmp_path: Path,
-) -> None:
+def test_duplicates_that_a_fold_could_separate_are_counted(tmp_path: Path) -> None:
     table = pd.DataFrame({"text": [f"text {n // 2}" for n in range(36)] + [f"once {n}" for n in range(4)], "label": [n % 2 for n in range(40)],
                           "author": [f"author {n // 4}" for n in range(40)]})  # fmt: skip
     task_items = build_table_task(tmp_path, table, folds=4)

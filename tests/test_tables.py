@@ -96,15 +96,6 @@ def test_tab_separated_labels_and_texts_are_read_in_either_order(
     assert labelled_test_rows(reversed_items, "text") == TITLES
 
 
-def test_fields_with_other_separators_are_the_groups_of_a_pattern(tmp_path: Path) -> None:
-    rows = [(f"655{number}", "101", label, text, "") for number, (label, text) in enumerate(TITLES)]
-    pattern = ".*?_!_.*?_!_(?P<label>.*?)_!_(?P<text>.*)_!_(?P<keywords>.*)"
-    task_items = build_file_task(
-        tmp_path, "cat_data.txt", format_lines(rows, "_!_"), columns=pattern, language="zh"
-    )
-    assert labelled_test_rows(task_items, "text") == TITLES
-
-
 def test_a_pattern_that_takes_exponential_time_is_stopped_at_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,9 +270,7 @@ def test_each_file_is_an_item_whose_folder_is_its_label(
     assert task_items.info.labels == ["neg", "pos"]
 
 
-def test_unlabelled_texts_can_be_files_and_an_extra_test_set_can_be_a_table(
-    tmp_path: Path,
-) -> None:
+def test_unlabelled_texts_can_be_files_and_an_extra_test_set_can_be_a_table(tmp_path: Path) -> None:
     write_folders(tmp_path)
     (tmp_path / "more").mkdir()
     for number in range(600):  # more than one batch of files

@@ -348,9 +348,7 @@ def test_every_family_learns_numbers_frozen_and_finetuned(name: str, tmp_path: P
         )
 
 
-def test_fitting_a_probe_in_chunks_gives_the_same_probe(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_fitting_a_probe_in_chunks_gives_the_same_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features become float64 one chunk at a time."""
     rng = np.random.default_rng(2)
     features = rng.normal(size=(90, 3, 7)).astype(np.float32)
@@ -479,7 +477,6 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
     (_, _), (two_word_rows, _) = tiny.evaluate_baselines(
         load_kind("token_classification"),
         TaskData(two_word_task.info, two_word_task.splits),
-        tfidf_C=(10.0,),
     )
     assert two_word_rows[0].model == "tfidf" and two_word_rows[0].value == 1, (
         "the two words share no character"

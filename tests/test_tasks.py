@@ -16,8 +16,7 @@ from lineage.data.items import TaskItems
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import sort_predictions
 from lineage.tasks.base import list_kinds, load_kind
-from tests.helpers.golden import data_folder
-from tests.helpers.tasks import TEXTS, build_task_items
+from tests.helpers.tasks import build_task_items
 from tests.helpers.user_project import make_project, write_params
 
 
@@ -114,38 +113,6 @@ def test_accuracy_is_always_among_the_metrics(tmp_path):
     assert task.info.metric == ["macro_f1", "accuracy"], "the report compares by the first metric"
 
 
-def test_limits_are_nested_and_counted(tmp_path):
-    small, large = (
-        build_classification_task(tmp_path, train=TRAIN, test=TRAIN, limit={"train": n, "test": n})
-        for n in (10, 30)
-    )
-    for name in ("train", "test"):
-        assert set(small.splits[name]["id"]) < set(large.splits[name]["id"])
-    assert small.info.dropped["test"] == {"limit": 80}
-    assert small.info.dropped["train"] == {"limit": 71}
-
-
-def test_long_texts_are_truncated_and_counted(tmp_path):
-    task = build_classification_task(
-        tmp_path,
-        train=TRAIN,
-        test=make_table(("one two three four .", "a"), ("one two three", "b")),
-        max_words=3,
-    )
-    assert list(task.splits["test"]["text"]) == ["one two three", "one two three"]
-    assert task.info.truncated["test"] == 1
-
-
-def test_unlabelled_text_needs_no_label_and_its_blank_rows_are_dropped(tmp_path):
-    pd.DataFrame({"text": ["some words", " ", "more words"]}).to_parquet(tmp_path / "u.parquet")
-    task = build_classification_task(
-        tmp_path, train=TRAIN, test=TRAIN[:3], files={"unlabelled": "u.parquet"}
-    )
-    assert list(task.splits["unlabelled"]["text"]) == ["some words", "more words"]
-    assert task.info.dropped["unlabelled"] == {"blank": 1}
-    assert task.info.has == ["test", "train", "unlabelled", "validation"]
-
-
 def make_sense_table(**change: object) -> pd.DataFrame:
     row = {"words": ["the", "bank", "of", "the", "river"], "place": 1, "sense": "shore", **change}
     return pd.DataFrame([row, {**row, "sense": "money"}])
@@ -170,41 +137,6 @@ def test_truncated_tokens_keep_the_target_word(tmp_path):
     assert first["tokens"][first["target"]] == "w20"
     assert task.info.truncated["test"] == 2
     assert task.info.labels == ["money", "shore"]
-
-
-def test_a_few_rows_without_text_are_dropped_and_counted(tmp_path):
-    """The other rows keep their numbers. `spoiled_files.blank_text` tests more than a tenth."""
-    rows = [
-        {"text": f"text {n}" if n not in (3, 9) else " \u200b", "label": n % 2, "score": n / 7}
-        for n in range(40)
-    ]
-    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
-    for kind, label in (("text_classification", "label"), ("text_regression", "score")):
-        task = build_task(
-            tmp_path,
-            kind=kind,
-            files={"train": "t.csv", "test": "t.csv"},
-            text=["text"],
-            label=label,
-            validation_share=0.25,
-        )
-        test = task.splits["test"].set_index("id")
-        assert len(test) == 38
-        assert {"test-4", "test-10"}.isdisjoint(test.index)
-        assert test.loc["test-11", "text"] == "text 10"
-        assert test.loc["test-11", "label"] == (0 if kind == "text_classification" else 10 / 7)
-        assert task.info.dropped["test"] == task.info.dropped["train"] == {"unusable": 2}
-
-
-def test_tokens_may_be_one_text_with_spaces(tmp_path):
-    make_sense_table(words="the bank of the river").to_parquet(tmp_path / "t.parquet")
-    assert build_task(tmp_path, **SENSE).splits["train"].iloc[0]["tokens"] == [
-        "the",
-        "bank",
-        "of",
-        "the",
-        "river",
-    ]
 
 
 def test_minimal_pairs_are_limited_per_group_and_equal_pairs_are_dropped(tmp_path):
@@ -324,32 +256,6 @@ def test_with_split_validation_the_test_file_is_never_read(tmp_path, run_stage):
 
 def test_an_empty_predictions_table_has_all_columns():
     assert list(sort_predictions([]).columns) == list(results.PREDICTION_COLUMNS)
-
-
-REAL = {
-    "sst2": {"kind": "text_classification", "text": ["sentence"], "label": "label"},
-    "imdb": TEXTS | {"max_words": 256},
-    "blimp": {
-        "kind": "minimal_pairs",
-        "good": "good",
-        "bad": "bad",
-        "group": "uid",
-        "max_per_group": 50,
-    },
-}
-COUNTS = {
-    "sst2": {"train": 3000, "validation": 500, "test": 1821},
-    "imdb": {"train": 1000, "validation": 500, "test": 1000, "unlabelled": 2000},
-    "blimp": {"test": 67 * 50},
-}
-
-
-@pytest.mark.parametrize("name", ["sst2", pytest.param("imdb", marks=pytest.mark.slow), "blimp"])
-def test_real_tasks_load_by_configuration_alone(name):
-    files = {split: f"{name}/{split}.parquet" for split in COUNTS[name]}
-    task = build_task(data_folder(), files=files, limit=COUNTS[name], **REAL[name])
-    assert task.info.counts == COUNTS[name]
-    assert task.info.labels == ([] if name == "blimp" else ["0", "1"])
 
 
 def test_code_outside_lineage_tasks_does_not_mention_task_kinds() -> None:

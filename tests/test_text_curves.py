@@ -424,11 +424,10 @@ def test_planted_curves_are_found(analysis: Analysis, task: str) -> None:
     assert falling.last_gain.high is not None and falling.last_gain.high < 0
 
 
-def test_nothing_else_of_the_analysis_sees_intermediate_checkpoints(
-    tmp_path: Path, folder: Path
-) -> None:
-    plain = Study(tmp_path).write()
-    expected_table, expected = build_results(plain, GRID, ReportParams())
+def test_nothing_else_of_the_analysis_sees_intermediate_checkpoints(tmp_path: Path) -> None:
+    folder = Study(tmp_path, items=40).write()
+    expected_table, expected = build_results(folder, GRID, ReportParams())
+    plant_intermediate(folder)
     table, analysis = build_results(folder, ASKING_GRID, ReportParams())
     pd.testing.assert_frame_equal(table, expected_table)
     assert analysis.text_curves and not expected.text_curves
@@ -436,7 +435,7 @@ def test_nothing_else_of_the_analysis_sees_intermediate_checkpoints(
 
 
 def test_a_share_at_which_a_repetition_failed_has_no_point(tmp_path: Path) -> None:
-    folder = Study(tmp_path).write()
+    folder = Study(tmp_path, items=40).write()
     plant_intermediate(folder)
     path = folder / "predictions" / "evaluate-gpt-0-sentiment.parquet"
     table = artifacts.read_table(path)
@@ -450,7 +449,7 @@ def test_a_share_at_which_a_repetition_failed_has_no_point(tmp_path: Path) -> No
 
 def test_of_two_heads_the_one_that_validation_prefers_is_shown(tmp_path: Path) -> None:
     """The other head has a higher score on test, and higher ones on the way."""
-    folder = Study(tmp_path).write()
+    folder = Study(tmp_path, items=40).write()
     plant_intermediate(folder)
     for table, column in (("rows", "value"), ("predictions", "correct")):
         path = folder / table / "evaluate-elmo-0-sentiment.parquet"

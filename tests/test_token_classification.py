@@ -146,9 +146,7 @@ def test_conll_2012_brackets_are_refused_unless_token_accuracy_is_chosen(tmp_pat
         [],
     ],
 )
-def test_no_label_map_is_suggested_for_tags_without_a_span_scheme(
-    tags: list[str],
-) -> None:
+def test_no_label_map_is_suggested_for_tags_without_a_span_scheme(tags: list[str]) -> None:
     assert suggest_label_map(tags) == ""
 
 
@@ -242,9 +240,7 @@ def test_the_data_check_reports_label_counts_that_a_task_does_not_have(
     assert message in output and bool(message) == ("grid.label_counts" in output)
 
 
-def test_tags_missing_from_train_are_counted_and_refused_if_all_are_missing(
-    tmp_path: Path,
-) -> None:
+def test_tags_missing_from_train_are_counted_and_refused_if_all_are_missing(tmp_path: Path) -> None:
     """Compare span types: train need not hold an I- tag of a type whose B- tag it has."""
     train = [{"tokens": [f"Ann{n}", "went"], "ner": ["B-PER", "O"]} for n in range(30)]
     person_rows = [

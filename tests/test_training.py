@@ -96,45 +96,36 @@ def assert_same_files(folder: Path, other: Path) -> None:
         ),
     ],
 )
-def test_a_training_that_is_killed_twice_ends_with_identical_files(
+def test_a_training_that_is_killed_and_then_told_to_end_ends_with_identical_files(
     name: str, tmp_path: Path, finished_training: Callable[[str], Path]
 ) -> None:
-    text_bytes = count_bytes(name)
+    """What is killed loses some steps, and what is told to end loses none."""
     whole = finished_training(name)
     resume = tmp_path / "resume"
+
+    def start() -> "subprocess.Popen[str]":
+        return start_training(name, resume, tmp_path / "stopped", count_bytes(name))
+
+    running = start()
     num_lost_steps = 0
-    for steps_to_wait in (5, 9):
-        running = start_training(name, resume, tmp_path / "killed", text_bytes)
-        num_steps_since = 0
-        first_step = newest_step(resume)
-        for _ in running.stdout:
-            num_steps_since = num_steps_since + 1 if newest_step(resume) > first_step else 0
-            if num_steps_since >= steps_to_wait:  # enough steps after a checkpoint
-                break
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
-        assert running.returncode == -signal.SIGKILL, "it ended before it could be killed"
-        num_lost_steps += num_steps_since
-    final_run = start_training(name, resume, tmp_path / "killed", text_bytes)
-    output, _ = final_run.communicate(timeout=240)
-    assert final_run.returncode == 0 and num_lost_steps >= 2 and len(output.splitlines()) > 0
-    assert_same_files(whole, tmp_path / "killed")
-
-
-def test_a_training_that_is_told_to_end_loses_no_step(
-    tmp_path: Path, finished_training: Callable[[str], Path]
-) -> None:
-    whole = finished_training("gpt")
-    resume = tmp_path / "resume"
-    running = start_training("gpt", resume, tmp_path / "stopped", count_bytes("gpt"))
+    for _ in running.stdout:
+        num_lost_steps = num_lost_steps + 1 if newest_step(resume) > 0 else 0
+        if num_lost_steps >= 9:  # enough steps after a checkpoint
+            break
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    assert running.returncode == -signal.SIGKILL, "it ended before it could be killed"
+    first_step = newest_step(resume)
+    running = start()
     lines = [running.stdout.readline() for _ in range(20)]
     running.send_signal(signal.SIGTERM)
     output = running.stdout.read()  # with the lines that readline has buffered
     running.wait(timeout=60)
     assert running.returncode == 128 + signal.SIGTERM
-    assert newest_step(resume) == len(lines) + len(output.splitlines())
-    final_run = start_training("gpt", resume, tmp_path / "stopped", count_bytes("gpt"))
-    assert final_run.communicate(timeout=240) and final_run.returncode == 0
+    assert newest_step(resume) == first_step + len(lines) + len(output.splitlines())
+    final_run = start()
+    output, _ = final_run.communicate(timeout=240)
+    assert final_run.returncode == 0 and len(output.splitlines()) > 0
     assert_same_files(whole, tmp_path / "stopped")
 
 

@@ -15,41 +15,17 @@ from lineage.methods import finetuning, frozen_features
 from lineage.methods.encoder import EvalRun
 from lineage.methods.encoding import collate_items, encode_word_in_context
 from lineage.methods.finetuning import FinetuneMethod, unfreeze_layers
-from lineage.methods.linear_probe import fit_linear_probe
 from lineage.methods.saved import read_record
-from lineage.methods.stored_features import extract_features
 from lineage.networks.weights import WEIGHTS_FILE
 from lineage.report.notes import format_notes
 from lineage.results import results_frame
 from lineage.training.optimizers import build_adamw, build_param_groups
 from tests.helpers import tiny
-from tests.helpers.first_word import FINETUNE, PROBE, build_context
+from tests.helpers.first_word import FINETUNE, build_context
 from tests.helpers.fitting import finetune, predict_finetuned
 
 
-@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.mark_slow(tiny.CELLS)])
-def test_a_linear_probe_learns_the_labels_and_is_deterministic(name: str, task: TaskData) -> None:
-    tokenizer = tiny.tokenizer(name)
-    model = tiny.model(name)
-    items = {split: tiny.encode(name, table, max_length=20) for split, table in task.splits.items()}
-    features = {
-        split: extract_features(model, tokenizer, split_items, precision="fp32")
-        for split, split_items in items.items()
-    }
-    assert features["train"].shape == (60, len(model.hidden_sizes()), max(model.hidden_sizes()))
-    labels = {split: table["label"].to_numpy() for split, table in task.splits.items()}
-    head = fit_linear_probe(features["train"], labels["train"], tiny.label_answer(2), PROBE, seed=0)
-    assert (head(features["train"]).argmax(1) == labels["train"]).mean() > 0.9
-    np.testing.assert_allclose(head(features["test"]).sum(1), 1.0)
-    repeated_head = fit_linear_probe(
-        features["train"], labels["train"], tiny.label_answer(2), PROBE, seed=0
-    )
-    np.testing.assert_array_equal(head(features["test"]), repeated_head(features["test"]))
-
-
-def test_batch_norm_uses_the_statistics_of_the_training_items(
-    task: TaskData,
-) -> None:
+def test_batch_norm_uses_the_statistics_of_the_training_items(task: TaskData) -> None:
     """A few steps on a hundred labels do not settle running statistics.
 
     A random-init encoder, whose features hardly vary, would then be classified by noise.

@@ -71,9 +71,7 @@ def record_dropout(model: nn.Module) -> Iterator[Dropped]:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_dropout_applies_to_embeddings_attention_and_both_residual_branches(
-    name: str,
-) -> None:
+def test_dropout_applies_to_embeddings_attention_and_both_residual_branches(name: str) -> None:
     """Devlin et al. 2019, appendix A.2; Radford et al. 2018, section 4.1: 0.1 on all of them.
 
     GPT-1 drops its embeddings as one matrix. Outside training nothing is dropped.

@@ -71,11 +71,7 @@ def all_trials(
     data: TaskData, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the rows and predictions of both seeds with all trials."""
-    return evaluate_tiny_gpt(
-        data,
-        tmp_path_factory.mktemp("whole"),
-        SETTINGS,
-    )
+    return evaluate_tiny_gpt(data, tmp_path_factory.mktemp("whole"), SETTINGS)
 
 
 def test_the_trial_is_chosen_on_validation_and_only_it_is_tested(
@@ -171,11 +167,7 @@ def test_a_failed_trial_keeps_its_reason_when_its_result_is_cached(
             raise EvaluationError("the moon was full")
 
     tiny.record_starts(monkeypatch, fail)
-    context = tiny.eval_context(
-        "gpt",
-        data,
-        SETTINGS,
-    )
+    context = tiny.eval_context("gpt", data, SETTINGS)
     runs = [*tiny.list_runs(INFO, ("random",), (40,), (3,), method="_probe")]
     for _ in range(2):  # the second time from the cache
         rows, *_ = tiny.evaluate_runs(context, runs, tmp_path)
@@ -276,11 +268,7 @@ def test_the_random_init_baseline_gets_the_same_trials_as_the_pretrained_model(
         calls[run.init].append((run.method, run.label_count, run.finetune_seed, method, train_rows))
 
     tiny.record_starts(monkeypatch, record)
-    context = tiny.eval_context(
-        "gpt",
-        data,
-        SETTINGS,
-    )
+    context = tiny.eval_context("gpt", data, SETTINGS)
     rows: list[Any] = []
     for init in calls:
         (tmp_path / init).mkdir()

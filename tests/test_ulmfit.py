@@ -124,9 +124,7 @@ def adapt_checkpoint(checkpoint: Checkpoint, folder: Path) -> tuple[TrainOutput,
     return adapt(checkpoint, settings, [*target_texts()] * 8, [*target_texts()], params, context)
 
 
-def test_an_adapted_model_saves_its_tokenizer_and_learns_its_new_words(
-    tmp_path: Path,
-) -> None:
+def test_an_adapted_model_saves_its_tokenizer_and_learns_its_new_words(tmp_path: Path) -> None:
     before = trained_checkpoint(tmp_path)
     grown = before.with_added_words(
         find_new_words(target_texts(), before.tokenizer, max_words=9, min_frequency=2)

@@ -293,9 +293,7 @@ def test_scored_texts_are_not_adapted_to_even_if_items_truncate_them(
     )
 
 
-def test_extra_test_sets_and_a_split_off_validation_are_not_adapted_to(
-    tmp_path: Path,
-) -> None:
+def test_extra_test_sets_and_a_split_off_validation_are_not_adapted_to(tmp_path: Path) -> None:
     for name, first in (("train", 0), ("test", 40), ("second", 80)):
         build_rows_of_any_kind(long_texts(20, first)).rename(
             columns={"text": f"text_{name}"}

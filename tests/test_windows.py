@@ -171,9 +171,7 @@ def check_words(item: EncodedItem, text: str, starts: np.ndarray, ends: np.ndarr
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_each_word_of_a_long_context_is_read_where_it_has_the_most_context(
-    name: str,
-) -> None:
+def test_each_word_of_a_long_context_is_read_where_it_has_the_most_context(name: str) -> None:
     tokenizer = TOKENIZERS[name]()
 
     @settings(max_examples=60, deadline=None, derandomize=True, database=None)

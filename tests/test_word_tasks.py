@@ -1,6 +1,5 @@
 """Word similarity and analogy tasks have items, errors, results for all families, and baselines."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import pandas as pd
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from lineage.answers.metrics import spearman
 from lineage.answers.words import list_distinct_words
 from lineage.artifacts import read_json, read_table
 from lineage.config.data import Task
@@ -19,11 +17,9 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import EvaluationOutput
 from lineage.evaluation.result_rows import mean_values
-from lineage.methods.encoder import EncoderUnderTest, EvalContext
-from lineage.methods.word_vectors import embed_words
+from lineage.methods.encoder import EvalContext
 from lineage.report.notes import format_notes
 from lineage.results import PREDICTION_COLUMNS, RESULT_COLUMNS, UNKNOWN_TOKEN_METRIC, ResultRow
-from lineage.tasks import word_similarity
 from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny
@@ -234,17 +230,6 @@ def test_every_family_answers_both_kinds_whatever_the_order_of_items(
         )
 
 
-def test_word_vectors_do_not_depend_on_the_other_words(tmp_path: Path) -> None:
-    items = build_task(tmp_path, "word_similarity", make_pairs())
-    encoder = EncoderUnderTest(build_context("gpt", items), "random")
-    words = list_distinct_words(items.splits["test"])
-    vectors, is_known = embed_words(encoder, words)
-    single_vector, _ = embed_words(encoder, words[4:5])
-    assert vectors.shape == (len(words), 3, max(encoder.build_encoder().hidden_sizes()))
-    assert is_known.all()
-    np.testing.assert_allclose(vectors[4:5], single_vector, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.mark_slow(tiny.CELLS)])
 def test_a_word_is_unknown_only_to_closed_vocabularies_without_subwords(
     name: str, tmp_path: Path
@@ -370,51 +355,3 @@ def test_both_kinds_run_through_the_stages_with_a_random_init_baseline(
         assert mean_rows["value"].tolist() == layer_rows["value"].tolist(), (
             "the model has only one layer"
         )
-
-
-REAL = {
-    "word-similarity": (
-        "word_similarity",
-        {"words": ["word1", "word2"], "label": "score", "group": "dataset"},
-        7867,
-        4996,
-    ),
-    "analogies-google": (
-        "word_analogy",
-        {"words": ["a", "b", "c", "d"], "group": "category"},
-        19_544,
-        905,
-    ),
-}
-
-
-@pytest.mark.skipif(
-    "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
-)
-@pytest.mark.parametrize("name", REAL)
-def test_real_word_datasets_load_by_configuration_alone(name: str) -> None:
-    kind, keys, count, num_words = REAL[name]
-    task = parse_record(
-        Task, {"kind": kind, "files": {"test": f"{name}/test.parquet"}, **keys}, "task"
-    )
-    task_items = build_items(
-        "x", task, load_kind(kind), seed=1, root=Path(os.environ["LINEAGE_DATA"]), where="task"
-    )
-    table = task_items.splits["test"]
-    assert len(table) == count and len(list_distinct_words(table)) == num_words
-    rows, predictions = run_baselines(task_items)
-    value = rows["tfidf"].value
-    assert value is not None
-    assert predictions["correct"].mean() == pytest.approx(value)
-    assert 0.05 < value < 0.6
-    if kind == "word_similarity":
-        group_values = [
-            spearman(
-                group_predictions["label"].to_numpy(), group_predictions["prediction"].to_numpy()
-            )
-            for _, group_predictions in predictions.groupby("group")
-        ]
-        assert len(group_values) == 10
-        assert np.mean(group_values) == pytest.approx(value)
-        assert load_kind(kind).answer.score("spearman", predictions) == pytest.approx(value)
-        word_similarity.check_items(table, task, "here")

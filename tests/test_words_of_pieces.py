@@ -69,9 +69,7 @@ def test_causal_models_use_the_last_piece_and_bidirectional_ones_the_mean() -> N
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_the_window_of_a_target_word_holds_all_of_its_pieces(
-    direction: str,
-) -> None:
+def test_the_window_of_a_target_word_holds_all_of_its_pieces(direction: str) -> None:
     tokenizer = tiny.tokenizer("ulmfit")
     tokenizer = type(tokenizer)(
         tokenizer.backend_tokenizer, dataclasses.replace(tokenizer.config, direction=direction)

@@ -144,9 +144,7 @@ def test_a_scratch_study_that_a_killed_worker_left_behind_is_cleaned(site: Site)
 
 
 @pytest.mark.slow
-def test_pending_and_running_runs_left_by_a_crash_are_marked_crashed(
-    site: Site,
-) -> None:
+def test_pending_and_running_runs_left_by_a_crash_are_marked_crashed(site: Site) -> None:
     deployment = next(one for one in site.ask("deployments/filter") if one["name"] == "cpu")
     runs = [
         site.ask(

@@ -1,16 +1,24 @@
 """Ways to spoil a user's files in one place, and the message that each must cause."""
 
+from typing import Any
+
 import pandas as pd
 
 from tests.helpers.user_project import mood_reviews
 
+Tree = dict[str, Any]
+REMOVED = object()
+
 
 def set_value(tree, path, value):
-    """Set the value at a dotted path of nested blocks and lists."""
+    """Set the value at a dotted path of nested blocks and lists, or remove it."""
     *parents, last = path.split(".")
     for key in parents:
         tree = tree[int(key)] if isinstance(tree, list) else tree.setdefault(key, {})
-    tree[last] = value
+    if value is REMOVED:
+        del tree[last]
+    else:
+        tree[last] = value
 
 
 def empty_file(folder, tree):
@@ -40,25 +48,9 @@ def not_utf8(folder, tree):
     )
 
 
-def task_not_utf8(folder, tree):
-    (folder / "mood/train.csv").write_bytes(b"review,stars\ncaf\xe9 was good,1\n")
-
-
-def chinese_not_utf8(folder, tree):
-    (folder / "mood/train.csv").write_bytes(
-        "review,stars\n房间很小,0\n早餐丰富。,1\n".encode("gb18030")
-    )
-
-
 def chinese_with_a_broken_character(folder, tree):
     rows = b"review,stars\n" + "房间很小,0\n早餐丰富。,1\n".encode() * 20
     (folder / "mood/train.csv").write_bytes(rows[:100] + rows[101:])
-
-
-def utf16(folder, tree):
-    (folder / "mood/train.csv").write_bytes(
-        "review,stars\n房间很小,0\n早餐丰富。,1\n".encode("utf-16")
-    )
 
 
 def truncated_gzip(folder, tree):
@@ -88,19 +80,6 @@ def ragged_csv(folder, tree):
         stream.write("a,1,2,3,4\n")
 
 
-def unclosed_quote(folder, tree):
-    """Write quotation marks as in public tsv files, where they have no meaning."""
-    table = mood_reviews(60)
-    table.loc[7, "review"] = '"It was good, said the first of us'
-    table.loc[9, "review"] = 'and the second: so it was"'
-    (folder / "mood/train.tsv").write_text(
-        "".join(
-            f"{review}\t{stars}\n" for review, stars in [("review", "stars"), *table.to_numpy()]
-        )
-    )
-    set_value(tree, "tasks.mood.files.train", "mood/train.tsv")
-
-
 def missing_corpus_column(folder, tree):
     pd.DataFrame({"body": ["a text of some words"] * 40}).to_parquet(folder / "c.parquet")
     set_value(tree, "corpora.general.sources", [{"files": "c.parquet", "text": "bodi"}])
@@ -109,12 +88,6 @@ def missing_corpus_column(folder, tree):
 def blank_text(folder, tree):
     table = mood_reviews(60)
     table.loc[[16, *range(30, 40)], "review"] = "   "
-    table.to_csv(folder / "mood/train.csv", index=False)
-
-
-def missing_label(folder, tree):
-    table = mood_reviews(60).astype(object)
-    table.loc[4, "stars"] = None
     table.to_csv(folder / "mood/train.csv", index=False)
 
 
@@ -145,15 +118,6 @@ def blank_second_text(folder, tree):
     )
     mood_reviews(20).assign(other="a text").to_csv(folder / "mood/test.csv", index=False)
     set_value(tree, "tasks.mood.text", ["review", "other"])
-
-
-def set_multiple_choice(folder, tree, *, column="two", **other_columns):
-    """Make the task one of multiple choice, with `column` as the second choice."""
-    for split, count in (("train", 60), ("test", 20)):
-        mood_reviews(count).assign(one="yes it was", two="it was not", **other_columns).to_csv(
-            folder / f"mood/{split}.csv", index=False
-        )
-    tree["tasks"]["mood"] |= {"kind": "multiple_choice", "choices": ["one", column]}
 
 
 def chinese_reviews(folder, tree):
@@ -193,14 +157,6 @@ def chinese_corpus(folder, tree):
         )
 
 
-def missing_choice_column(folder, tree):
-    set_multiple_choice(folder, tree, column="three")
-
-
-def choice_out_of_range(folder, tree):
-    set_multiple_choice(folder, tree, stars=2)
-
-
 def long_pair(folder, tree):
     blank_second_text(folder, tree)
     set_value(tree, "models.gpt.pretrain.seq_len", 130)
@@ -228,84 +184,47 @@ def list_for_text(folder, tree):
     tree["tasks"]["mood"]["files"]["train"] = "mood/train.parquet"
 
 
-CASES = {
-    empty_file: ("corpora.general.sources[0].files", "texts/07.txt is empty"),
-    byte_order_mark_only: ("tasks.mood.files.test", "mood/test.csv is empty"),
-    unclosed_quote_in_header: (
-        "mood/train.csv, line 1: a cell begins with a quotation mark that nothing closes",
-    ),
-    empty_task_file: ("tasks.mood.files.test", "mood/test.csv is empty"),
-    header_only: ("tasks.mood.files.test", "mood/test.csv", "no rows"),
-    not_utf8: ("texts/03.txt is not UTF-8 at byte 53", "iconv -f LATIN1 -t UTF-8"),
-    task_not_utf8: ("mood/train.csv is not UTF-8 at byte 16", "iconv -f LATIN1 -t UTF-8"),
-    chinese_not_utf8: ("mood/train.csv is not UTF-8 at byte 13", "iconv -f GB18030 -t UTF-8"),
+# `...` stands for some other words.
+MESSAGES = {
+    empty_file: "corpora.general.sources[0].files ... texts/07.txt is empty",
+    byte_order_mark_only: "tasks.mood.files.test ... mood/test.csv is empty",
+    unclosed_quote_in_header: "mood/train.csv, line 1: a cell begins with a quotation mark that nothing closes",
+    empty_task_file: "tasks.mood.files.test ... mood/test.csv is empty",
+    header_only: "tasks.mood.files.test ... mood/test.csv ... no rows",
+    not_utf8: "texts/03.txt is not UTF-8 at byte 53 ... iconv -f LATIN1 -t UTF-8",
     chinese_with_a_broken_character: (
-        "mood/train.csv is not UTF-8 at byte 100, line 7; nearly all other characters are UTF-8",
-        "iconv -c -f UTF-8 -t UTF-8",
+        "mood/train.csv is not UTF-8 at byte 100, line 7; nearly all other characters are UTF-8 ... "
+        "iconv -c -f UTF-8 -t UTF-8"
     ),
-    utf16: (
-        "mood/train.csv is not UTF-8 at byte 0, line 1; it begins with the byte order mark of UTF-16",
-        "iconv -f UTF-16 -t UTF-8",
-    ),
-    truncated_gzip: ("mood/train.csv.gz cannot be read",),
-    invalid_parquet: ("mood/train.parquet cannot be read",),
-    unknown_format: (".xlsx", ".parquet, .jsonl, .json, .csv, .tsv, .txt"),
-    broken_json: ("mood/train.jsonl, line 2: not JSON",),
-    ragged_csv: ("mood/train.csv, line 62: it has 5 cells",),
-    unclosed_quote: (
-        "tasks.mood.files.train: mood/train.tsv, line 9: a cell begins with a quotation mark that nothing closes",
-        "3 rows",
-        "jsonl",
-    ),
-    missing_corpus_column: (
-        "c.parquet has no column 'bodi'",
-        "did you mean 'body'? Say text: COLUMN",
-    ),
+    truncated_gzip: "mood/train.csv.gz cannot be read",
+    invalid_parquet: "mood/train.parquet cannot be read",
+    unknown_format: ".xlsx ... .parquet, .jsonl, .json, .csv, .tsv, .txt",
+    broken_json: "mood/train.jsonl, line 2: not JSON",
+    ragged_csv: "mood/train.csv, line 62: it has 5 cells",
+    missing_corpus_column: "c.parquet has no column 'bodi' ... did you mean 'body'? Say text: COLUMN",
     blank_text: (
-        "mood/train.csv: 11 rows (17, 31, 32, 33, 34, ...): column 'review': the text is blank",
-        "correct the data, or remove these rows",
+        "mood/train.csv: 11 rows (17, 31, 32, 33, 34, ...): column 'review': the text is blank ... "
+        "correct the data, or remove these rows"
     ),
-    missing_label: ("mood/train.csv: row 5", "the label is missing"),
     missing_labels: (
-        "mood/train.csv: 3 rows (5, 9, 60): column 'stars': the label is missing",
-        "correct the data, or remove these rows",
+        "mood/train.csv: 3 rows (5, 9, 60): column 'stars': the label is missing ... "
+        "correct the data, or remove these rows"
     ),
-    blank_corpus: ("corpora.general", "0 usable documents of 30 read (30 blank)"),
+    blank_corpus: "corpora.general ... 0 usable documents of 30 read (30 blank)",
     unknown_label: (
-        "tasks.mood.files.test",
-        "row 12",
-        "label '7' does not occur in train, which has 0, 1",
+        "tasks.mood.files.test ... row 12 ... label '7' does not occur in train, which has 0, 1"
     ),
-    single_label: ("tasks.mood.files.train", "every label is '1'"),
-    blank_second_text: (
-        "mood/train.csv: 10 rows (51, 52, 53, 54, 55, ...): column 'other': the text is blank",
-    ),
-    missing_choice_column: ("mood/train.csv has no column 'three'",),
-    choice_out_of_range: (
-        "mood/train.csv: row 1",
-        "column 'stars'",
-        "'2' is not one of the 2 choices",
-    ),
-    long_pair: ("models.gpt.pretrain.seq_len: 130", "128, plus 3 special tokens"),
-    single_adaptation_text: ("tasks.mood", "1 distinct texts", "adapt_tasks"),
-    list_for_text: ("mood/train.parquet: row 1: column 'review' holds a list, not text",),
-    chinese_reviews: (
-        "tasks.mood",
-        "mostly Chinese or Japanese",
-        "its language, en",
-        "set language: zh",
-    ),
-    chinese_extra_test_set: ("tasks.mood: far: its texts are mostly Chinese or Japanese",),
+    single_label: "tasks.mood.files.train ... every label is '1'",
+    blank_second_text: "mood/train.csv: 10 rows (51, 52, 53, 54, 55, ...): column 'other': the text is blank",
+    long_pair: "models.gpt.pretrain.seq_len: 130 ... 128, plus 3 special tokens",
+    single_adaptation_text: "tasks.mood ... 1 distinct texts ... adapt_tasks",
+    list_for_text: "mood/train.parquet: row 1: column 'review' holds a list, not text",
+    chinese_reviews: "tasks.mood ... mostly Chinese or Japanese ... its language, en ... set language: zh",
+    chinese_extra_test_set: "tasks.mood: far: its texts are mostly Chinese or Japanese",
     thai_corpus: (
-        "corpora.general",
-        "Thai, Lao, Burmese or Khmer",
-        "first separate the words with spaces",
+        "corpora.general ... Thai, Lao, Burmese or Khmer ... first separate the words with spaces"
     ),
-    chinese_corpus: (
-        "corpora.general",
-        "mostly Chinese or Japanese",
-        "set language: zh",
-    ),
-    artifacts_is_a_file: ("artifacts: cannot be written to",),
-    lineage_folder_is_a_file: (".lineage", "cannot be written to"),
+    chinese_corpus: "corpora.general ... mostly Chinese or Japanese ... set language: zh",
+    artifacts_is_a_file: "artifacts: cannot be written to",
+    lineage_folder_is_a_file: ".lineage ... cannot be written to",
 }

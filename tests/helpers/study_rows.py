@@ -33,6 +33,8 @@ from lineage.results import Note, ResultRow
 FAMILIES = ("elmo", "gpt", "bert")
 GRID = Grid(models=FAMILIES, tasks=("sentiment", "sense", "agreement"), pretrain_seeds=(0,), adapt_models=FAMILIES, adapt_tasks=("sentiment",), target_only_models=(),
             finetune_seeds=(0, 1, 2), label_counts=(100, "all"))  # fmt: skip
+# One task and no adaptation, where a test needs no more.
+SENSE_GRID = replace(GRID, tasks=("sense",), adapt_models=(), adapt_tasks=())
 KINDS = {"sentiment": "text_classification", "sense": "word_sense", "agreement": "minimal_pairs"}
 SKILL = {"elmo": 0.3, "gpt": -0.2, "bert": 0.4, "majority": 0.0, "tfidf": 0.7}
 MEASURES = {

@@ -14,7 +14,6 @@ import torch
 
 from lineage.answers.choice import ChoiceAnswer
 from lineage.answers.label import LabelAnswer
-from lineage.config.params import Grid
 from lineage.config.records import read_yaml
 from lineage.config.resolve import fill_in_defaults, merge_trees, resolve_tree
 from lineage.data.task_data import TaskData
@@ -359,12 +358,12 @@ def evaluate_baselines(
     split: str = "test",
     finetune_seeds: Sequence[int] = (0,),
     label_counts: Sequence[LabelCount] = ("all",),
-    tfidf_C: Sequence[float] = Grid.tfidf_C,
+    tfidf_C: Sequence[float] = (10.0,),
     cache_dir: Path | None = None,
 ) -> list[BaselineResult]:
     """Return the rows and predictions of each baseline, run, trial and test set.
 
-    Those of tasks without a head come together.
+    Those of tasks without a head come together. TF-IDF has one trial unless a test needs more.
     """
     if split == "validation":
         splits = {name: table for name, table in task.splits.items() if "test" not in name}

@@ -64,9 +64,7 @@ def test_character_bpe_tokenizes_like_gpt_1_s_tokenizer() -> None:
     )
 
 
-def test_character_bpe_is_exported_to_transformers_unless_ftfy_normalizes(
-    tmp_path: Path,
-) -> None:
+def test_character_bpe_is_exported_to_transformers_unless_ftfy_normalizes(tmp_path: Path) -> None:
     for normalizer in (None, "ftfy"):
         settings = TokenizerSettings(
             vocab_size=499, lowercase=True, end_of_word_suffix=True, normalizer=normalizer
