@@ -49,9 +49,8 @@ def summarize_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> str:
     names = [format_model(one.model) for one in comparisons if one.learned_less]
     if not names:
         return ""
-    verb = "is" if len(names) == 1 else "are"
-    pronoun = "it" if len(names) == 1 else "them"
+    subject = "it is" if len(names) == 1 else "they are"
     return (
-        f"{join_with_and(names)} {verb} not shown to have learned more than a 5-gram model of the "
-        f"same text, so nothing follows about pretraining {pronoun}."
+        f"Do not judge {join_with_and(names)} by this run: {subject} not shown to have learned more "
+        "than a 5-gram model of the same text, which only counts."
     )

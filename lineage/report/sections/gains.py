@@ -158,7 +158,7 @@ def _describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     if weak and sentences:
         names = join_with_and([format_model(model) for model in weak])
         sentences.append(
-            f"Nothing follows about {names}: not shown to have learned more than a 5-gram model."
+            f"Do not judge {names} by this run: not shown to have learned more than a 5-gram model."
         )
     is_continuation = summary.comparison_type == "continuation"  # of public models only
     start = most_labels if is_continuation else "Of public models"

@@ -53,7 +53,7 @@ def _name_origin(source: CorpusSource | Task) -> str:
     if source.hub:
         parts = [source.hub]
         if source.config:
-            parts.append(source.config)
+            parts.append("all configurations" if source.config == "*" else source.config)
         if source.revision:
             parts.append(f"revision {source.revision[:8]}")
         return ", ".join(parts)
