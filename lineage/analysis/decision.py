@@ -88,6 +88,7 @@ class Decision:
     # Of the highest score with TF-IDF, if it is undecided whether it leads.
     undecided_lead: Comparison | None = None
     unused_labels: int = 0  # labelled training items that the task's limit leaves out
+    tuning_labels: int = 0  # labelled validation items, by which hyperparameters were chosen
     counting_score: float | None = None  # of a 5-gram model, if nothing is shown to be better
 
     @property
@@ -158,6 +159,7 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
         omitted=_list_omitted(analysis, setting),
         undecided_lead=undecided_lead,
         unused_labels=_count_unused_labels(analysis, setting),
+        tuning_labels=_count_tuning_labels(analysis, setting),
         counting_score=counting_score,
     )
 
@@ -224,6 +226,15 @@ def _count_unused_labels(analysis: Analysis, setting: Setting) -> int:
     summary = analysis.find_task(task)
     train = None if summary is None else summary.splits.get("train")
     return 0 if train is None else train.dropped.get("limit", 0)
+
+
+def _count_tuning_labels(analysis: Analysis, setting: Setting) -> int:
+    """Return the items of a task's validation split; 0 where nothing is trained, or in folds."""
+    task, _ = split_test_set(setting.task)
+    summary = analysis.find_task(task)
+    if setting.label_count == "none" or summary is None or "validation" not in summary.splits:
+        return 0
+    return summary.splits["validation"].items
 
 
 def _find_label_gain(

@@ -52,10 +52,14 @@ def find_largest_decisions(decisions: Sequence[Decision]) -> dict[str, Decision]
 
 
 def name_labels(decision: Decision) -> str:
-    """Name a number of labels: `all 600 labels`; `2,000 labels` where a limit leaves others out."""
+    """Name a number of labels: `2,000 of 67,349 labels`; `100 labels + 300 for tuning`."""
+    count = decision.train_examples
+    text = format_label_count(decision.label_count, train_examples=count)
     if decision.unused_labels:
-        return f"{decision.train_examples:,} labels"
-    return format_label_count(decision.label_count, train_examples=decision.train_examples)
+        text = f"{count:,} of {count + decision.unused_labels:,} labels"
+    if decision.tuning_labels:
+        text += f" + {decision.tuning_labels:,} for tuning"
+    return text
 
 
 def format_interval(standing: Standing) -> str:
