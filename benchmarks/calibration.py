@@ -30,6 +30,13 @@ NUM_SYSTEMS = 6
 NUM_TASKS = 8  # that share pretraining seeds
 POOLED_SPREAD = 0.02
 NUM_NIGHTS = 30
+GROUP_SPREAD = 0.5  # logits between the groups of a system
+GROUPS = {
+    "30 of 20 items": np.full(30, 20.0),
+    "30 of Zipf's sizes": np.ceil(150 / np.arange(1.0, 31.0)),
+    "10 of 40 items": np.full(10, 40.0),
+    "one of 480 items, 30 of 4": np.array([480.0] + [4.0] * 30),
+}
 POINT = 0.055  # logits
 NUM_DRAWS = 2000  # of the bootstrap; a report has five times as many
 ALONE = (0.2,)  # logits between seeds: about 4 points
@@ -193,6 +200,40 @@ def simulate_pooling(num_seeds: int, *, studies: int) -> float:
     return float(np.mean(found))
 
 
+@dataclass(frozen=True)
+class GroupOutcome:
+    """Shares of studies in which two systems are equal, but for groups of items."""
+
+    coverage: float  # intervals of the difference with zero
+    best_in_set: float  # systems that may be the best, as both are
+
+
+def simulate_groups(sizes_N: Scores, *, studies: int) -> GroupOutcome:
+    """Compare two systems that are equal over all groups, of which each is better in some."""
+    rng = generator("calibration of groups", sizes_N.tolist())
+    counts_N = sizes_N.astype(int)
+    starts_N = np.cumsum(counts_N) - counts_N
+    covered = []
+    in_set: list[bool] = []
+    for _ in range(studies):
+        difficulty = rng.standard_normal(counts_N.sum())
+        scores_SN = []
+        for _ in range(2):
+            skill = np.repeat(1.0 + GROUP_SPREAD * rng.standard_normal(len(counts_N)), counts_N)
+            right = (rng.logistic(size=len(skill)) < skill - difficulty).astype(np.float64)
+            mean = right.mean()
+            sums_N = np.add.reduceat(right, starts_N)
+            # As `lineage.analysis.cells` scores groups.
+            scores_SN.append(mean + (sums_N - mean * counts_N) * len(counts_N) / len(right))
+        table_SN = np.stack(scores_SN)
+        estimate = statistics.estimate_difference(table_SN[:1], table_SN[1:], group_sizes_N=sizes_N)
+        covered.append(estimate.low <= 0 <= estimate.high)
+        draws_BS = draw_means(table_SN, rng, NUM_DRAWS, group_sizes_N=sizes_N)
+        ranked = compare_with_best(table_SN.mean(axis=1), draws_BS, num_items=int(counts_N.sum()))
+        in_set += [one.may_be_best for one in ranked]
+    return GroupOutcome(float(np.mean(covered)), float(np.mean(in_set)))
+
+
 def simulate_champions(num_items: int, *, studies: int) -> float:
     """Return how often a champion is replaced in a month of equal systems, a new one each night.
 
@@ -294,6 +335,12 @@ def main() -> None:
         for num_items in (200, 1000):
             coverage = simulate_selection(num_systems, num_items, studies=studies)
             print(f"| {num_systems} | {num_items} | {coverage:.1%} |", flush=True)
+    print()
+    print("| groups | coverage of a difference | an equal system may be the best |")
+    print("|---|---|---|")
+    for name, sizes in GROUPS.items():
+        group = simulate_groups(sizes, studies=studies)
+        print(f"| {name} | {group.coverage:.1%} | {group.best_in_set:.1%} |", flush=True)
     print()
     print("| items | replaced in 30 nights of equal systems | points lost in 8 nights of decline |")
     print("|---|---|---|")

@@ -6,10 +6,12 @@ import pytest
 from benchmarks.calibration import (
     ALONE,
     EQUAL,
+    GROUPS,
     UNEQUAL,
     simulate_answers,
     simulate_champions,
     simulate_decline,
+    simulate_groups,
     simulate_methods,
     simulate_models,
     simulate_pooling,
@@ -56,6 +58,12 @@ def test_statements_about_trained_systems_hold(num_seeds: int, ability_spread: f
 @pytest.mark.parametrize(("num_systems", "num_items"), [(8, 200), (20, 200), (8, 1000)])
 def test_the_interval_of_the_highest_of_many_scores_holds(num_systems: int, num_items: int) -> None:
     assert 0.92 <= simulate_selection(num_systems, num_items, studies=STUDIES) <= 0.99
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_statements_hold_with_groups_of_any_sizes(name: str) -> None:
+    outcome = simulate_groups(GROUPS[name], studies=STUDIES)
+    assert outcome.coverage >= 0.92 and outcome.best_in_set >= 0.92
 
 
 @pytest.mark.parametrize("num_seeds", [3, 5])

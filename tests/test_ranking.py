@@ -103,7 +103,8 @@ def test_items_of_a_cluster_are_drawn_together() -> None:
         for name, table in zip(("elmo", "gpt"), tables, strict=True):
             cell = build_cell(name, table["correct"].to_numpy()[None])
             cell.item_scores = {(0, 0): _score_items(table, by_group=by_group)}
-            cell.scored_by_group = by_group
+            if by_group:
+                cell.group_sizes = table.groupby("group")["correct"].size()
             cells.append(cell)
         return rank(cells)
 

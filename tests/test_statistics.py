@@ -315,8 +315,8 @@ def test_the_two_pseudo_items_count_as_items_when_examples_are_groups() -> None:
         rng.random((SEEDS, 10, 30)) < 0.7
     ).astype(float).mean(2)
     as_examples, as_groups = (
-        estimate_difference(differences, 0 * differences, num_grouped_items=num_items)
-        for num_items in (0, 300)
+        estimate_difference(differences, 0 * differences, group_sizes_N=sizes_N)
+        for sizes_N in (None, np.full(10, 30))
     )
     assert as_examples.high - as_examples.low > 0.4 and 0.05 < as_groups.high - as_groups.low < 0.25
     simulation_rng = np.random.default_rng(15)
@@ -326,7 +326,7 @@ def test_the_two_pseudo_items_count_as_items_when_examples_are_groups() -> None:
             simulation_rng.random((SEEDS, 10, 30)) < 0.7
         ).astype(float).mean(2)
         num_false_positives += classify_difference(
-            estimate_difference(simulated, 0 * simulated, num_grouped_items=300)
+            estimate_difference(simulated, 0 * simulated, group_sizes_N=np.full(10, 30))
         ) in (
             "better",
             "worse",

@@ -59,7 +59,8 @@ class ResultCell:
     validation_values: list[float] = field(default_factory=list)
     item_scores: dict[SeedPair, pd.Series] = field(default_factory=dict)  # `correct` by item id
     prediction_hashes: dict[SeedPair, int] = field(default_factory=dict)  # of all predictions
-    scored_by_group: bool = False  # item_scores has one value per group of items
+    # If item_scores has one value per group of items: the number of items of each.
+    group_sizes: pd.Series | None = None
     problems: list[SeedProblem] = field(default_factory=list)
 
     @property
@@ -74,7 +75,17 @@ class ResultCell:
     @property
     def num_grouped_items(self) -> int:
         """Return how many items the scored groups hold; 0 if items are scored one by one."""
-        return self.num_examples if self.scored_by_group else 0
+        return 0 if self.group_sizes is None else self.num_examples
+
+    def group_sizes_of(self, tables: Iterable[pd.Series]) -> npt.NDArray[np.float64] | None:
+        """Return the sizes of the groups that all tables share; None if items are no groups."""
+        if self.group_sizes is None:
+            return None
+        shared = self.group_sizes.index
+        for table in tables:
+            if not table.index.equals(shared):
+                shared = shared.intersection(table.index)
+        return self.group_sizes.loc[shared.sort_values()].to_numpy(dtype=np.float64)
 
     def summarize(self, *, above_chance: bool = False) -> SystemScore:
         """Return the mean with its interval over items, and every repetition."""
@@ -112,13 +123,14 @@ class ResultCell:
 
         It is None if there are fewer than two items, or groups of them.
         """
-        scores = stack_scores(list(self.item_scores.values())).mean(axis=0, keepdims=True)
+        tables = list(self.item_scores.values())
+        scores = stack_scores(tables).mean(axis=0, keepdims=True)
         if scores.shape[1] < 2:
             return None
         estimate = statistics.estimate_mean(
             scores,
             bounds=(MIN_SCORES.get(self.metric, 0.0), 1.0),
-            num_grouped_items=self.num_grouped_items,
+            group_sizes_N=self.group_sizes_of(tables),
         )
         return estimate.low, estimate.high
 
@@ -324,8 +336,9 @@ def add_predictions(
         seeds = normalize_seeds(cell.system, pretrain_seed, finetune_seed)
         if seeds not in cell.seed_values:
             continue  # one fold failed, so the other folds of this repetition do not count
-        cell.scored_by_group = _has_clusters(items)
-        scores = _score_items(items, by_group=cell.scored_by_group)
+        if _has_clusters(items):
+            cell.group_sizes = items.groupby("group")["correct"].size()
+        scores = _score_items(items, by_group=cell.group_sizes is not None)
         # A public checkpoint comes with several pretraining seeds, which are one repetition.
         cell.item_scores.setdefault(seeds, scores)
         cell.prediction_hashes.setdefault(seeds, int(items["hash"].sum()))

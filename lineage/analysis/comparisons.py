@@ -72,6 +72,7 @@ class PairedScores:
     first: np.ndarray
     second: np.ndarray
     seeds: np.ndarray
+    group_sizes_N: np.ndarray | None
     num_finetune_seeds: int  # 0: neither of the two draws random numbers
     identical_predictions: bool
 
@@ -121,6 +122,7 @@ def pair_scores(planned: PlannedComparison) -> PairedScores | None:
         first_RN,
         second_RN,
         np.array([_merge_seeds(a, b) for a, b in pairs]),
+        first.group_sizes_of([*first_scores, *second_scores]),
         len({seeds[1] for pair in pairs for seeds in pair} - {None}),
         same_hashes and np.array_equal(first_RN, second_RN),
     )
@@ -230,7 +232,7 @@ def _estimate_difference(
         seeds=seeds,
         seed_variances=seed_variances,
         max_difference=max_difference(cell.metric),
-        num_grouped_items=cell.num_grouped_items,
+        group_sizes_N=scores.group_sizes_N,
     )
 
 

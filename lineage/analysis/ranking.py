@@ -39,13 +39,28 @@ class BestComparison:
     regret: float | None  # how far it is expected to be behind the best of all
 
 
-def draw_means(scores_SN: Scores, rng: np.random.Generator, num_draws: int = NUM_DRAWS) -> Scores:
+def draw_means(
+    scores_SN: Scores,
+    rng: np.random.Generator,
+    num_draws: int = NUM_DRAWS,
+    *,
+    group_sizes_N: Scores | None = None,
+) -> Scores:
     """Return (B, S): the systems' means over items that are drawn again.
 
     The spread of the samples is widened, so that few items have the intervals of Student's t
-    (Hesterberg 2015, section 5.1, the expanded percentile interval).
+    (Hesterberg 2015, section 5.1, the expanded percentile interval). If the scores are those of
+    groups with these sizes, it is widened as in `statistics.estimate_mean`.
     """
     num_systems, num_items = scores_SN.shape
+    means_S = scores_SN.mean(axis=1)
+    widening_N = np.full(num_items, num_items / (num_items - 1))
+    freedom = num_items - 1.0
+    if group_sizes_N is not None:
+        widening_N = 1 / (1 - group_sizes_N / group_sizes_N.sum())
+        freedom = statistics.effective_groups(group_sizes_N) - 1
+    deviations_SN = (scores_SN - means_S[:, None]) * np.sqrt(widening_N)
+    deviations_SN -= deviations_SN.mean(axis=1, keepdims=True)
     draws_BS = np.empty((num_draws, num_systems))
     chunk = max(1, DRAWS_AT_ONCE // num_items)
     with threadpool_limits(limits=1, user_api="blas"):  # threads would change the last digits
@@ -56,12 +71,10 @@ def draw_means(scores_SN: Scores, rng: np.random.Generator, num_draws: int = NUM
             counts = np.bincount(cells.ravel(), minlength=size * num_items)
             # A product of integers and floats would not use the fast routines of BLAS.
             counts_CN = counts.reshape(size, num_items).astype(np.float64)
-            draws_BS[start : start + size] = counts_CN @ scores_SN.T / num_items
-    means_S = scores_SN.mean(axis=1)
+            draws_BS[start : start + size] = counts_CN @ deviations_SN.T / num_items
     tail = (1 + statistics.CONFIDENCE_LEVEL) / 2
-    student_ratio = float(stdtrit(num_items - 1, tail) / ndtri(tail))
-    expansion = student_ratio * float(np.sqrt(num_items / (num_items - 1)))
-    expanded_BS: Scores = means_S + expansion * (draws_BS - means_S)
+    student_ratio = float(stdtrit(freedom, tail) / ndtri(tail))
+    expanded_BS: Scores = means_S + student_ratio * draws_BS
     return expanded_BS
 
 
@@ -173,6 +186,8 @@ def _rank(
 ) -> Ranking:
     first = candidates[0]
     scores_SN = mean_scores(candidates)
+    tables = (table for cell in candidates for table in cell.item_scores.values())
+    sizes_N = first.group_sizes_of(tables)
     means_S = scores_SN.mean(axis=1)
     num_items = scores_SN.shape[1]
     task, _ = split_test_set(first.task)
@@ -180,14 +195,15 @@ def _rank(
     intervals: Sequence[tuple[float | None, float | None]] = [(None, None)] * len(candidates)
     if num_items > 1:
         # The label counts of a task share their samples, so that their differences are paired too.
-        draws_BS = draw_means(scores_SN, generator("bootstrap", task, num_items))
+        rng = generator("bootstrap", task, num_items)
+        draws_BS = draw_means(scores_SN, rng, group_sizes_N=sizes_N)
         comparisons = compare_with_best(
             means_S,
             draws_BS,
             num_items=first.num_grouped_items or num_items,
             max_difference=largest,
         )
-        intervals = _selected_intervals(first, scores_SN, draws_BS)
+        intervals = _selected_intervals(first, scores_SN, sizes_N, draws_BS)
     else:
         unknown = BestComparison(-largest, largest, True, None, None)
         comparisons = [unknown] * len(means_S)
@@ -224,14 +240,12 @@ def _rank(
 
 
 def _selected_intervals(
-    first: ResultCell, scores_SN: Scores, draws_BS: Scores
+    first: ResultCell, scores_SN: Scores, sizes_N: Scores | None, draws_BS: Scores
 ) -> list[tuple[float, float]]:
     """Return the interval of each score, which allows for the choice among them."""
     lowest = MIN_SCORES.get(first.metric, 0.0)
     estimates = [
-        statistics.estimate_mean(
-            scores_N[None], bounds=(lowest, 1.0), num_grouped_items=first.num_grouped_items
-        )
+        statistics.estimate_mean(scores_N[None], bounds=(lowest, 1.0), group_sizes_N=sizes_N)
         for scores_N in scores_SN
     ]
     lows = selected_lower_limits(draws_BS, estimates, lowest)

@@ -103,7 +103,7 @@ def estimate_mean(
     bounds: tuple[float, float],
     seeds: Seeds | None = None,
     seed_variances: Sequence[SeedVariances] = (),
-    num_grouped_items: int = 0,
+    group_sizes_N: npt.ArrayLike | None = None,
 ) -> Estimate:
     """Estimate the mean of (R, N) scores, N > 1, with an interval over items and repetitions.
 
@@ -112,19 +112,29 @@ def estimate_mean(
     `seed_variances` are those of all comparisons that are read together, including this one.
 
     The variance includes two pseudo-items, one at each bound (Agresti and Min 2005). Without
-    them, 20 right answers out of 20 would have an interval of width zero. If the N scores are
-    those of groups with `num_grouped_items` items in total, a pseudo-item has the weight of one
-    item.
+    them, 20 right answers out of 20 would have an interval of width zero.
+
+    If the N scores are those of groups of items, `group_sizes_N` are their sizes. A pseudo-item has
+    the weight of one item then. Large groups pull the mean towards themselves, so deviations are
+    divided by what is left of them (Bell and McCaffrey 2002), and the degrees of freedom are those
+    of the effective number of groups (Carter, Schnepel and Steigerwald 2017).
     """
     assert scores.ndim == 2 and scores.shape[1] > 1, scores.shape
     repetitions, num_items = scores.shape
     mean = float(scores.mean())
-    total_items = num_grouped_items or num_items
-    pseudo_items = [mean + (bound - mean) * num_items / total_items for bound in bounds]
-    padded = np.concatenate([scores.mean(axis=0), pseudo_items])
-    item_variance = float(padded.var(ddof=1)) / (num_items + 2)
+    means_N = scores.mean(axis=0)
+    if group_sizes_N is None:
+        padded = np.concatenate([means_N, bounds])
+        item_variance = float(padded.var(ddof=1)) / (num_items + 2)
+        item_freedom = num_items - 1.0
+    else:
+        sizes_N = np.asarray(group_sizes_N, dtype=np.float64)
+        shares_N = sizes_N / sizes_N.sum()
+        item_variance = float(((means_N - mean) ** 2 / (1 - shares_N)).sum()) / num_items**2
+        item_variance += sum((bound - mean) ** 2 for bound in bounds) / sizes_N.sum() ** 2
+        item_freedom = effective_groups(sizes_N) - 1
     variance, freedom = _total_variance(
-        item_variance, scores, _resolve_seeds(scores, seeds), seed_variances
+        item_variance, item_freedom, scores, _resolve_seeds(scores, seeds), seed_variances
     )
     error = float(np.sqrt(variance))
     margin = float(stdtrit(freedom, (1 + CONFIDENCE_LEVEL) / 2)) * error
@@ -140,6 +150,11 @@ def estimate_mean(
     )
 
 
+def effective_groups(sizes_N: Scores) -> float:
+    """Return how many groups of equal size would tell as much as these."""
+    return float(sizes_N.sum() ** 2 / (sizes_N**2).sum())
+
+
 def estimate_difference(
     first: Scores,
     second: Scores,
@@ -147,7 +162,7 @@ def estimate_difference(
     seeds: Seeds | None = None,
     seed_variances: Sequence[SeedVariances] = (),
     max_difference: float = 1.0,
-    num_grouped_items: int = 0,
+    group_sizes_N: npt.ArrayLike | None = None,
 ) -> Estimate:
     """Estimate first - second from two (R, N) tables with the same items and the same seeds.
 
@@ -160,7 +175,7 @@ def estimate_difference(
         bounds=(-max_difference, max_difference),
         seeds=seeds,
         seed_variances=seed_variances,
-        num_grouped_items=num_grouped_items,
+        group_sizes_N=group_sizes_N,
     )
 
 
@@ -363,10 +378,13 @@ def _interaction_component(scores: Scores, seeds: Seeds) -> _VarianceComponent |
 
 
 def _total_variance(
-    item_variance: float, scores: Scores, seeds: Seeds, seed_variances: Sequence[SeedVariances]
+    item_variance: float,
+    item_freedom: float,
+    scores: Scores,
+    seeds: Seeds,
+    seed_variances: Sequence[SeedVariances],
 ) -> tuple[float, float]:
     """Return the variance of the mean and its degrees of freedom."""
-    num_items = scores.shape[1]
     components = []
     for source, levels_R in enumerate(seeds.T):
         if source == 0 and len(np.unique(levels_R)) < MIN_SEEDS:
@@ -380,13 +398,13 @@ def _total_variance(
     net_variances = [component.net_variance for component in components]
     seed_variance = max([0.0, *net_variances, sum(net_variances) - shared_variance])
     if seed_variance == 0:  # repetitions differ by no more than their items explain
-        return item_variance, num_items - 1.0
+        return item_variance, item_freedom
     terms = [component.satterthwaite_term for component in components]
     if interaction:
         terms.append(interaction.satterthwaite_term)
     variance = item_variance + seed_variance
-    freedom = variance**2 / (item_variance**2 / (num_items - 1) + sum(terms))
+    freedom = variance**2 / (item_variance**2 / item_freedom + sum(terms))
     # Because the residual is subtracted, the formula can fall below the degrees of freedom of every
     # component, which are the minimum.
-    smallest = min(num_items - 1, *(component.degrees_of_freedom for component in components))
+    smallest = min(item_freedom, *(component.degrees_of_freedom for component in components))
     return variance, max(freedom, float(smallest))

@@ -146,6 +146,6 @@ def _measure_gain(
         after_1N,
         before_1N,
         max_difference=max_difference(final.metric),
-        num_grouped_items=final.num_grouped_items,
+        group_sizes_N=final.group_sizes_of(final.item_scores.values()),
     )
     return TextGain(share, difference, estimate.low, estimate.high)
