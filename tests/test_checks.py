@@ -248,14 +248,14 @@ def test_an_empty_list_of_columns_is_rejected(key: str) -> None:
 @pytest.mark.parametrize(
     ("text_bytes", "warning"),
     [
-        (60_000, "60,000 are 1.0 passes over the 58,403 bytes of training text; after so few"),
-        (230_000, ""),
+        (600_000, "600,000 are 1.0 passes over the "),
+        (2_300_000, ""),
     ],
 )
 def test_fewer_than_four_passes_over_little_text_are_warned_of(
     text_bytes: int, warning: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = "".join(f"line {number} of this text\n" for number in range(3000))
+    lines = "".join(f"line {number} of this text\n" for number in range(30_000))
     (tmp_path / "a.txt").write_text(lines)
     source = {"files": "a.txt", "document_unit": "line"}
     corpora = {"general": {"language": "en", "sources": [source], "min_characters": 1}}

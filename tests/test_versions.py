@@ -131,7 +131,7 @@ def test_artifacts_have_names_that_dvc_takes_and_paths_that_stages_write(tmp_pat
     ]
     with Repo(str(tmp_path / "tickets")) as repo:
         found = repo.artifacts.read()["dvc.yaml"]
-    assert found.keys() == {"models", "tokenizers", "systems"}
+    assert found.keys() == {"models", "tokenizers", "systems", "refitted"}
     for name, artifact in found.items():
         check_name_format(name)
         assert artifact.type and artifact.desc
