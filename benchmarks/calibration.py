@@ -176,7 +176,9 @@ def simulate_selection(num_systems: int, num_items: int, *, studies: int) -> flo
             statistics.estimate_mean(scores_N[None], bounds=(0.0, 1.0)) for scores_N in scores_SN
         ]
         draws_BS = draw_means(scores_SN, rng, NUM_DRAWS)
-        lows = selected_lower_limits(draws_BS, estimates, 0.0)
+        ranked = compare_with_best(scores_SN.mean(axis=1), draws_BS, num_items=num_items)
+        in_set = [one.may_be_best for one in ranked]
+        lows = selected_lower_limits(draws_BS, estimates, in_set, 0.0)
         highest = int(scores_SN.mean(axis=1).argmax())
         covered.append(lows[highest] <= truth <= estimates[highest].high)
     return float(np.mean(covered))

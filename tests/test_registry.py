@@ -112,7 +112,7 @@ def test_the_first_system_becomes_the_champion_with_its_numbers(
     assert version.description.startswith(
         f"The study {registry.study_name()} recommends it for sense"
     )
-    assert "On test items it scores 80.0 % (77.2 to 82.3, 95 % confidence)" in version.description
+    assert "On test items it scores 80.0 % (77.7 to 82.3, 95 % confidence)" in version.description
     assert version.run_id == study
     outputs = MlflowClient().get_run(study).outputs.model_outputs
     assert [f"models:/{one.model_id}" for one in outputs] == [version.source]

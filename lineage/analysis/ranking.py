@@ -133,24 +133,32 @@ def compare_with_best(
 
 
 def selected_lower_limits(
-    draws_BS: Scores, estimates_S: Sequence[statistics.Estimate], lowest: float
+    draws_BS: Scores,
+    estimates_S: Sequence[statistics.Estimate],
+    may_be_best_S: Sequence[bool],
+    lowest: float,
 ) -> list[float]:
     """Return lower limits of the scores that hold for whichever system is picked by its score.
 
     The highest of many scores owes something to luck, so its own interval would be too high. The
-    lower limits of all systems hold at once, and with them that of the one that is picked
-    (Benjamini, Hechtlinger and Stark 2019). The upper limits stay: luck does not lower a maximum.
-    `lowest` is the lowest possible score.
+    lower limits of all systems that may be the best hold at once, and with them that of the one
+    that is picked (Benjamini, Hechtlinger and Stark 2019). The limits of the others are their own,
+    and so are all upper limits: luck does not lower a maximum. `lowest` is the lowest possible
+    score.
     """
     tail = (1 + statistics.CONFIDENCE_LEVEL) / 2
     means_S = np.array([estimate.mean for estimate in estimates_S])
     errors_S = np.array([estimate.standard_error for estimate in estimates_S])
-    # A share that is high by luck also seems to vary less than it does.
-    errors_S = np.maximum(errors_S, errors_S.mean())
-    largest_B = ((draws_BS - means_S) / errors_S).max(axis=1)
-    num_items = estimates_S[0].num_items
-    critical_value = max(float(np.quantile(largest_B, tail)), float(stdtrit(num_items - 1, tail)))
-    return [float(low) for low in np.maximum(means_S - critical_value * errors_S, lowest)]
+    lows_S = np.array([estimate.low for estimate in estimates_S])
+    best_S = np.array(may_be_best_S)
+    if best_S.sum() > 1:
+        # A share that is high by luck also seems to vary less than it does.
+        errors_S = np.maximum(errors_S, errors_S[best_S].mean())
+        largest_B = ((draws_BS - means_S) / errors_S)[:, best_S].max(axis=1)
+        freedom = estimates_S[0].degrees_of_freedom
+        critical_value = max(float(np.quantile(largest_B, tail)), float(stdtrit(freedom, tail)))
+        lows_S = np.where(best_S, np.maximum(means_S - critical_value * errors_S, lowest), lows_S)
+    return [float(low) for low in lows_S]
 
 
 def variance_of_pseudo_items(num_items: int, max_difference: float) -> float:
@@ -203,7 +211,7 @@ def _rank(
             num_items=first.num_grouped_items or num_items,
             max_difference=largest,
         )
-        intervals = _selected_intervals(first, scores_SN, sizes_N, draws_BS)
+        intervals = _selected_intervals(first, scores_SN, sizes_N, draws_BS, comparisons)
     else:
         unknown = BestComparison(-largest, largest, True, None, None)
         comparisons = [unknown] * len(means_S)
@@ -240,7 +248,11 @@ def _rank(
 
 
 def _selected_intervals(
-    first: ResultCell, scores_SN: Scores, sizes_N: Scores | None, draws_BS: Scores
+    first: ResultCell,
+    scores_SN: Scores,
+    sizes_N: Scores | None,
+    draws_BS: Scores,
+    comparisons: Sequence[BestComparison],
 ) -> list[tuple[float, float]]:
     """Return the interval of each score, which allows for the choice among them."""
     lowest = MIN_SCORES.get(first.metric, 0.0)
@@ -248,7 +260,9 @@ def _selected_intervals(
         statistics.estimate_mean(scores_N[None], bounds=(lowest, 1.0), group_sizes_N=sizes_N)
         for scores_N in scores_SN
     ]
-    lows = selected_lower_limits(draws_BS, estimates, lowest)
+    lows = selected_lower_limits(
+        draws_BS, estimates, [one.may_be_best for one in comparisons], lowest
+    )
     return [(low, one.high) for low, one in zip(lows, estimates, strict=True)]
 
 
