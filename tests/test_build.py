@@ -12,7 +12,7 @@ import pytest
 from flows.scheduler import count_failed_results
 from lineage import artifacts, results
 from lineage.analysis import build, statistics
-from lineage.analysis.build import build_results, count_trials, read_results_csv, write_results_csv
+from lineage.analysis.build import build_results, read_results_csv, write_results_csv
 from lineage.analysis.cells import ResultCell
 from lineage.analysis.contamination import build_clean_scores
 from lineage.analysis.records import (
@@ -23,6 +23,7 @@ from lineage.analysis.records import (
     read_analysis,
     write_analysis,
 )
+from lineage.analysis.trials import count_trials
 from lineage.config.params import ReportParams
 from lineage.errors import InputError
 from lineage.report.costs import add_pretraining_costs

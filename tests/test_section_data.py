@@ -10,9 +10,9 @@ import pandas as pd
 
 from lineage import results
 from lineage.analysis import build, cells
-from lineage.analysis.build import count_trials
 from lineage.analysis.records import Analysis
 from lineage.analysis.tasks import build_task_summaries
+from lineage.analysis.trials import count_trials
 from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data.dataset_stats import compute_dataset_stats

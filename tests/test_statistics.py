@@ -202,12 +202,12 @@ def test_p_values_are_adjusted_as_by_holm() -> None:
 
 
 def test_p_values_and_the_smallest_detectable_difference_follow_student() -> None:
-    estimate = Estimate(0.03, 0.01, 7.0, 0.0, 0.0, 3, 400)
+    estimate = Estimate(0.03, 0.01, 7.0, 0.0, 0.0, 400)
     assert difference_p_value(estimate) == pytest.approx(2 * stats.t.sf(3.0, 7))
     assert equivalence_p_value(estimate, margin=0.05) == pytest.approx(stats.t.sf(2.0, 7))
     expected = 0.01 * (stats.t.ppf(0.975, 7) + stats.t.ppf(0.8, 7))
     assert detectable_difference(estimate) == pytest.approx(expected)
-    constant = Estimate(0.0, 0.0, 7.0, 0.0, 0.0, 3, 400)
+    constant = Estimate(0.0, 0.0, 7.0, 0.0, 0.0, 400)
     assert (difference_p_value(constant), equivalence_p_value(constant)) == (1.0, 0.0)
 
 
@@ -269,7 +269,6 @@ def test_pretraining_and_finetune_variance_add_without_double_counting() -> None
     )
     estimate = estimate_mean(scores, bounds=(0.0, 1.0), seeds=seeds)
     assert estimate.standard_error**2 == pytest.approx(variance)
-    assert estimate.num_repetitions == 6
     assert estimate.degrees_of_freedom >= 1
     reversed_estimate = estimate_mean(scores[::-1], bounds=(0.0, 1.0), seeds=seeds[::-1])
     assert (reversed_estimate.low, reversed_estimate.high) == pytest.approx(
@@ -348,7 +347,7 @@ def test_the_interval_of_one_repetition_matches_a_bootstrap_over_examples() -> N
 
 def test_equivalence_is_one_sided_and_corrected_for_the_number_of_comparisons() -> None:
     # 1.64 standard errors: 0.0189; 2.39, for one of six: 0.0275.
-    estimate = Estimate(0.0, 0.0115, 1e6, -0.03, 0.03, 1, 100)
+    estimate = Estimate(0.0, 0.0115, 1e6, -0.03, 0.03, 100)
     assert classify_differences([estimate]) == ["equivalent"]
     assert {*classify_differences([estimate] * 6)} == {"no significant difference"}
 

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lineage.analysis import build
 from lineage.analysis.records import TrialCounts
+from lineage.analysis.trials import count_trials
 from lineage.config.params import parse_params
 from lineage.config.resolve import merge_trees
 from lineage.data.task_data import TaskData
@@ -211,10 +211,10 @@ def test_baselines_choose_trials_on_validation_as_models_do(tmp_path: Path, data
     assert [*chosen["value"]] == [
         row.value for row in single_rows if row.model == "tfidf" and row.metric == "accuracy"
     ]
-    counts = build.count_trials(rows)
+    counts = count_trials(rows)
     assert counts == (TrialCounts("tfidf", 3, 3),)
     assert "3 configurations of TF-IDF" in describe_trials(counts)
-    assert build.count_trials(results_frame(single_rows)) == (TrialCounts("tfidf", 1, 1),)
+    assert count_trials(results_frame(single_rows)) == (TrialCounts("tfidf", 1, 1),)
 
 
 @pytest.mark.parametrize(("trial", "message"), [

@@ -22,7 +22,6 @@ from lineage.analysis.cells import (
     read_result_cells,
     read_rows,
 )
-from lineage.analysis.chosen import count_chosen_trials
 from lineage.analysis.comparisons import (
     best_systems,
     is_above_chance,
@@ -54,25 +53,21 @@ from lineage.analysis.records import (
     Ranking,
     SwapConsistency,
     SystemScore,
-    TrialCounts,
     UnknownTokenShare,
 )
 from lineage.analysis.spreadsheets import escape_cells, unescape_cells
 from lineage.analysis.tasks import build_task_summaries, read_all_dataset_stats
 from lineage.analysis.text_curves import build_text_curves
+from lineage.analysis.trials import count_chosen_trials, count_trials
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
 from lineage.evaluation.ngram_bits import read_ngram_bits
-from lineage.methods.registry import find_method_type, list_method_types
-from lineage.methods.tfidf import TfidfMethod
 from lineage.results import (
-    ENSEMBLE_FAMILY,
     HELDOUT_TEST_SET,
     NGRAM_STAGE,
     PUBLIC_FAMILY,
     UNKNOWN_TOKEN_METRIC,
 )
-from lineage.tasks.base import load_kind
 from lineage.training.recipes import RecipeSearch, read_search
 
 MAX_CURVE_POINTS = 200  # of each curve; more cannot be seen
@@ -242,49 +237,6 @@ def read_results_csv(path: Path) -> list[Row]:
     table = unescape_cells(table)
     table = table.astype(object).where(table.notna(), None)
     return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
-
-
-def count_trials(table: pd.DataFrame) -> tuple[TrialCounts, ...]:
-    """Return, by method, how many configurations systems were tried with on validation.
-
-    It is 1 for a system with only its default. Failed trials count, and so does TF-IDF. A system
-    without any score, such as one whose trials all failed, does not count: it is listed as a
-    failure.
-    """
-    # Nothing is chosen on validation for ensembles and translators.
-    is_translated = [load_kind(kind).answer.answered_by == "translator" for kind in table["kind"]]
-    has_no_trials = pd.Series(is_translated, table.index, dtype=bool)
-    has_no_trials |= table["family"] == ENSEMBLE_FAMILY
-    methods = [
-        _name_method(*columns)
-        for columns in table[["model", "transfer", "head", "train_examples"]].itertuples(
-            index=False
-        )
-    ]
-    method_of_row = pd.Series(methods, table.index, dtype="str")
-    names = [*(method.name for method in list_method_types()), TfidfMethod.name]
-    columns = ["model", "init", "transfer", "head", "task", "label_count"]
-    counts = []
-    for method in names:
-        tried = table[(method_of_row == method) & ~has_no_trials]
-        has_score = (tried["status"] == "ok").groupby([tried[name] for name in columns])
-        tried = tried[has_score.transform("any")]
-        numbers = [
-            max(1, len({*trials} - {"chosen"})) for _, trials in tried.groupby(columns)["trial"]
-        ]
-        if numbers:
-            counts.append(TrialCounts(method, min(numbers), max(numbers)))
-    return tuple(counts)
-
-
-def _name_method(model: str, transfer: str, head: str, train_examples: int) -> str:
-    """Return the name of the method that learned from labels; empty if none did."""
-    if not train_examples:
-        return ""
-    method = find_method_type(transfer, head)
-    if method is None:
-        return TfidfMethod.name if model == TfidfMethod.name else ""
-    return method.name
 
 
 def _list_ceilings(table: pd.DataFrame) -> list[Ceiling]:

@@ -87,9 +87,9 @@ def decide_champion(
     """Decide whether the challenger becomes the champion.
 
     It does if it is better on the same test items, or if it takes less time to build and is shown
-    to be at most `margin` below the best champion so far, `best`: below the present one, a point
-    could be lost each night. `best` is the present one if it is None. Two scores differ by
-    `max_difference` at most. The items are drawn with `rng`.
+    to be at most `margin` below the best champion so far, `best` (None: the present one). Counted
+    from the present one, a point could be lost each night. Two scores differ by `max_difference`
+    at most. The items are drawn with `rng`.
 
     Of `num_earlier` comparisons on the same test items, each could have been wrong. So the k-th
     may be wrong with a probability of 6 / (pi k)^2 times 5 %, which add up to 5 %.

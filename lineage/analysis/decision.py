@@ -55,7 +55,7 @@ class SystemCost:
 # Times that differ by less count as equal, since the same stage takes longer on a busy machine.
 SAME_COST_FACTOR = 1.5
 SHORTEST_SECONDS = 10.0  # shorter times count as this, since the load of the machine decides them
-# What a larger step in labels brought says little about the next doubling.
+# The gain of a larger step in labels says little about the next doubling.
 MAX_DOUBLINGS = 2.0
 Costs = Mapping[tuple[System, Setting], SystemCost]
 
@@ -85,7 +85,7 @@ class Decision:
     label_gain: LabelGain | None  # of the system to use
     advice: Advice
     omitted: tuple[OmittedMethod, ...] = ()  # methods that were not run with this number of labels
-    # Of the highest score with TF-IDF, if it is undecided whether it leads.
+    # The comparison of the highest score with TF-IDF, if it does not show that it is better.
     undecided_lead: Comparison | None = None
     unused_labels: int = 0  # labelled training items that the task's limit leaves out
     tuning_labels: int = 0  # labelled validation items, by which hyperparameters were chosen

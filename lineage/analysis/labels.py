@@ -1,8 +1,7 @@
-"""What more labels have brought: the gain from one number of labels to the next larger one.
+"""The gain from one number of labels to the next larger one.
 
-It is observed, and no forecast. Extrapolations of learning curves are wrong too often: in
-simulated studies, 95 % intervals of a fitted power law held in about 60 % where the curve was a
-power law, and in fewer than 1 % where it was S-shaped (Viering and Loog 2022 find the same).
+It is observed. There is no forecast, since extrapolated learning curves were wrong too often in
+simulated studies (docs/decisions/0043). For their shapes see Viering and Loog (2022).
 """
 
 from collections.abc import Sequence

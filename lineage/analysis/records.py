@@ -274,7 +274,7 @@ class AnswerDetails:
 
 @dataclass(frozen=True)
 class LabelGain:
-    """What the last step to more labels brought a system, with its interval."""
+    """The gain of a system from the last step to more labels, with its interval."""
 
     task: str
     system: System

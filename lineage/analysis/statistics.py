@@ -60,7 +60,6 @@ class Estimate:
     degrees_of_freedom: float
     low: float
     high: float
-    num_repetitions: int
     num_items: int
 
 
@@ -120,7 +119,7 @@ def estimate_mean(
     of the effective number of groups (Carter, Schnepel and Steigerwald 2017).
     """
     assert scores.ndim == 2 and scores.shape[1] > 1, scores.shape
-    repetitions, num_items = scores.shape
+    num_items = scores.shape[1]
     mean = float(scores.mean())
     means_N = scores.mean(axis=0)
     if group_sizes_N is None:
@@ -145,7 +144,6 @@ def estimate_mean(
         degrees_of_freedom=freedom,
         low=max(mean - margin, low),
         high=min(mean + margin, high),
-        num_repetitions=repetitions,
         num_items=num_items,
     )
 

@@ -19,7 +19,7 @@ MIN_BYTES_PER_TOKEN = 20
 # From so many passes over some megabytes of text, models of a million parameters learned more than
 # a 5-gram model of the same text (docs/explanation/recipes.md). Less and more was not measured.
 ENOUGH_PASSES = 4
-BYTES_TO_REPEAT = (400_000, 20_000_000)
+MEASURED_TEXT_BYTES = (400_000, 20_000_000)
 # A subword vocabulary holds whole words, and the intermediate pieces of their merges.
 TOKENS_PER_WORD = 4
 NUMBERED_TAGS = (
@@ -86,9 +86,10 @@ def check_corpus(
 def _warn_of_few_passes(budget: Budget, train_bytes: int) -> None:
     """Print a warning if models read little text too seldom to learn more than counting does."""
     passes = budget.text_bytes / train_bytes
-    # `lineage init` rounds down, so that a little less than four passes remain.
-    least, most = BYTES_TO_REPEAT
-    if not least <= train_bytes <= most or passes > ENOUGH_PASSES - 0.5:
+    least, most = MEASURED_TEXT_BYTES
+    if not least <= train_bytes <= most:
+        return
+    if passes > ENOUGH_PASSES - 0.5:  # `lineage init` rounds down, to a little less than four
         return
     print(
         f"params.yaml: budget.text_bytes: {budget.text_bytes:,} are {passes:.1f} passes over the "

@@ -156,9 +156,10 @@ def _score_cell(use: Standing, unit: str) -> Cell:
 def _next_step_cell(analysis: Analysis, decision: Decision, *, most_labels: bool) -> Cell:
     model = format_model(decision.use.standing.system.model)
     step = NEXT_STEPS[decision.advice].format(model=model)
-    lacks_gain = most_labels and decision.train_examples > 0
-    lacks_gain = lacks_gain and decision.undecided_lead is None
-    label_gain = describe_label_gain(decision) or (NO_LABEL_GAIN if lacks_gain else "")
+    label_gain = describe_label_gain(decision)
+    is_trained = decision.train_examples > 0
+    if not label_gain and most_labels and is_trained and decision.undecided_lead is None:
+        label_gain = NO_LABEL_GAIN
     sentences = [f"{label_gain[0].upper()}{label_gain[1:]}."] if label_gain else []
     sentences += describe_limits(analysis, decision)
     return Cell(more=[_strong(f"{step}."), Piece(" ".join(sentences))])

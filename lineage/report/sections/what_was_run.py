@@ -1,4 +1,4 @@
-"""What was run: the texts and tasks, the models' recipes, and what validation chose."""
+"""The texts and tasks of a study, the models' recipes, and the choices of validation."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
