@@ -122,12 +122,13 @@ def resolve_evaluation(name: str, evaluate: dict[str, Any], **shared: Any) -> Ev
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC])
-def test_each_family_tries_three_learning_rates_and_four_penalties_by_default(name: str) -> None:
+def test_each_family_tries_four_learning_rates_and_six_penalties_by_default(name: str) -> None:
     settings = resolve_evaluation(name, {})
     rates = [trial.learning_rate for trial in settings.finetune.trials]
-    assert len(rates) == 3
+    assert len(rates) == 4
     assert settings.finetune.learning_rate in rates
-    assert [trial.l2 for trial in settings.linear_probe.trials] == [0.0001, 0.001, 0.01, 0.1]
+    penalties = [trial.l2 for trial in settings.linear_probe.trials]
+    assert penalties == [0.00001, 0.0001, 0.001, 0.01, 0.1, 1.0]
     assert settings.bilstm_probe.trials == ()
 
 

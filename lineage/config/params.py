@@ -116,7 +116,7 @@ class Grid:
     # A name -> two models whose class probabilities are averaged.
     ensembles: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # Inverse L2 penalties of the TF-IDF baseline; validation selects one of several.
-    tfidf_C: tuple[float, ...] = (0.1, 1.0, 10.0, 100.0)
+    tfidf_C: tuple[float, ...] = (0.1, 1.0, 10.0, 100.0, 1000.0)
     # An ablation -> the model from which it differs in one switch; it is compared only with that.
     ablation_of: dict[str, str] = field(default_factory=dict)
     # Models whose frozen features are concatenated with static vectors, on `join_tasks`.

@@ -353,7 +353,7 @@ FAMILY = Trained(
             "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
         "evaluate": {
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004, batch_size=32),
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016, batch_size=32),
         },
     },
 )

@@ -367,7 +367,7 @@ FAMILY = Trained(
             "weight_decay": 0.0,
         },
         "evaluate": {
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004, batch_size=32),
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016, batch_size=32),
         },
     },
 )

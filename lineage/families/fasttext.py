@@ -160,7 +160,7 @@ FAMILY = Static(
         },
         "pretrain": PRETRAIN_DEFAULTS,
         "evaluate": {
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004),
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016),
         },
     },
 )

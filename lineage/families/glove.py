@@ -212,7 +212,7 @@ FAMILY = Static(
             "learning_rate": 0.05,
         },
         "evaluate": {
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004),
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016),
         },
     },
 )

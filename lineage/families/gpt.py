@@ -165,7 +165,7 @@ FAMILY = Trained(
             "learning_rate": 0.0005,
         },
         "evaluate": {
-            "finetune": finetune_defaults(0.0001, 0.0003, 0.001),
+            "finetune": finetune_defaults(0.0001, 0.0003, 0.001, 0.003),
         },
     },
 )

@@ -293,5 +293,5 @@ def modern_defaults(pretrain: dict[str, Any], *, vocab_size: int) -> dict[str, A
         }
         | pretrain,
         "adapt": {"learning_rate": 0.0005},
-        "evaluate": {"finetune": finetune_defaults(0.0001, 0.0003, 0.001)},
+        "evaluate": {"finetune": finetune_defaults(0.0001, 0.0003, 0.001, 0.003)},
     }

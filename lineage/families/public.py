@@ -636,7 +636,7 @@ FAMILY = Public(
             "layer_lr_decay": 1.0,
         },
         "evaluate": {
-            "finetune": finetune_defaults(1e-05, 2e-05, 5e-05, batch_size=32),
+            "finetune": finetune_defaults(1e-05, 2e-05, 5e-05, 0.0001, batch_size=32),
         },
     },
 )

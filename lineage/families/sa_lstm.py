@@ -231,7 +231,7 @@ FAMILY = Trained(
             "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
         "evaluate": {
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004),
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016),
         },
     },
 )

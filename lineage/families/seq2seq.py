@@ -226,7 +226,7 @@ FAMILY = Trained(
         },
         "evaluate": {
             "translation": {},
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004),
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016),
         },
     },
 )

@@ -106,7 +106,7 @@ class TriedMethod(Method):
 
 # The values of L2 from which validation chooses, unless a study names others. A hundred labels need
 # more of it than a hundred thousand tagged words.
-DEFAULT_L2_TRIALS = tuple(Trial(l2=value) for value in (0.0001, 0.001, 0.01, 0.1))
+DEFAULT_L2_TRIALS = tuple(Trial(l2=value) for value in (0.00001, 0.0001, 0.001, 0.01, 0.1, 1.0))
 
 
 class AllTrialsFailedError(EvaluationError):

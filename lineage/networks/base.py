@@ -186,10 +186,13 @@ def candidate_sizes(
         yield candidates
 
 
-def finetune_defaults(low: float, middle: float, high: float, **others: object) -> dict[str, Any]:
-    """Return a family's defaults of `evaluate.finetune`: its trials have these learning rates."""
-    trials = [{"learning_rate": rate} for rate in (low, middle, high)]
-    return {"learning_rate": middle, "trials": trials, **others}
+def finetune_defaults(*learning_rates: float, **others: object) -> dict[str, Any]:
+    """Return a family's defaults of `evaluate.finetune`: its trials have these learning rates.
+
+    Without trials the second is used.
+    """
+    trials = [{"learning_rate": rate} for rate in learning_rates]
+    return {"learning_rate": learning_rates[1], "trials": trials, **others}
 
 
 def with_dropout(
