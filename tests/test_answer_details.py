@@ -36,7 +36,7 @@ def test_confusions_are_shares_of_each_label() -> None:
     shares = count_confusions(LABELS, ANSWERS, ["a", "b", "c"])
     np.testing.assert_allclose(shares, [[4 / 6, 2 / 6, 0], [0, 1, 0], [1, 0, 0]])
     assert describe_confusions(["a", "b", "c"], shares) == (
-        "Most often, label c is read as a: 100 % of its items."
+        "100 % of the items of c are called a, the most frequent confusion."
     )
     right = count_confusions(LABELS, LABELS, ["a", "b", "c"])
     assert describe_confusions(["a", "b", "c"], right) == "No label is read as another."

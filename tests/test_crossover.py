@@ -46,7 +46,6 @@ def analysis_with(verdicts: dict[str, str], train_examples: dict[str, int]) -> A
         (("better", "better", "better"), "from 30 labels"),
         (("better", "no significant difference", "better"), "at 216 labels, the largest number"),
         (("better", "better", "equivalent"), "at 30 and 100 labels, but not at more"),
-        (("worse", "equivalent", "no significant difference"), "none"),
     ],
 )
 def test_the_crossover_point_is_where_a_system_stays_better(
@@ -61,6 +60,13 @@ def test_the_crossover_point_is_where_a_system_stays_better(
     assert tuple(line[count].partition(" (")[0] for count in counts_shown) == verdicts
     assert line["system"] == "GPT, fine-tuned"
     assert line["crossover point"] == text
+
+
+def test_systems_that_are_never_better_than_tfidf_have_no_line() -> None:
+    verdicts = {"30": "worse", "100": "equivalent", "all": "no significant difference"}
+    (table,) = build_tables(analysis_with(verdicts, {"30": 30, "100": 100, "all": 216}))
+    assert not table.rows
+    assert table.lead.endswith(": no system is shown to be better at any number of labels.")
 
 
 def test_one_label_count_has_no_crossover_point() -> None:

@@ -26,11 +26,14 @@ from lineage.data.dataset_stats import SplitStats
 from lineage.report.costs import build_costs, describe_devices
 from lineage.report.decisions import (
     describe_decision,
+    describe_finding,
     describe_limits,
+    describe_omitted,
     summarize_decisions,
 )
 from lineage.report.formatting import format_percent, printed_gap
 from lineage.report.section import ReportData
+from lineage.report.sections.answer import describe_study
 from lineage.report.sections.quality_cost import describe_front
 from lineage.report.sections.what_to_use import (
     build_decision_table,
@@ -175,9 +178,13 @@ def test_methods_that_were_not_run_limit_what_is_said() -> None:
     assert "; all other models are shown to score lower" in describe_decision(with_100)
     assert "; all other models that were run with so many labels are" in describe_decision(with_all)
     assert describe_limits(analysis, with_all) == [
-        "1,600 more labelled items are available: raise the task's limit.",
-        "Not run with 400 labels: fine-tuned.",
+        "1,600 more labelled items are available: raise the task's limit."
     ]
+    assert describe_omitted(with_all) == "Not run with 400 labels: fine-tuned."
+    report = ReportData(analysis, [with_100, with_all])
+    assert "Not tried: a public model; fine-tuning with all labels (sense)." in describe_study(
+        report
+    )
     assert summarize_decisions(analysis, [with_100, with_all]) == (
         "For the task sense, use TF-IDF: no pretrained model is shown to be worth more (with so "
         "many labels, none was fine-tuned)."
@@ -282,7 +289,7 @@ def test_a_public_model_that_is_worth_it_is_used_and_the_best_under_the_budget_i
         (
             "no significant difference",
             "tfidf",
-            "**Undecided; cheapest: TF-IDF.** ELMo (fine-tuned) scores 10.0 points more (0.0 to",
+            "**Undecided; cheapest: TF-IDF.** More test items or seeds would decide.",
             "ELMo (fine-tuned) 70.0, whose lead over TF-IDF may be luck",
         ),
     ],
@@ -303,7 +310,12 @@ def test_a_lead_over_tfidf_that_tests_do_not_show_is_undecided_or_may_be_luck(
     analysis = dataclasses.replace(analyze_cells(with_floor(own)), comparisons=(comparison,))
     (decision,) = decide(analysis, {})
     assert decision.use.standing.system.model == model
-    assert expected in read_decision(analysis, decision)["Next step"]
+    line = read_decision(analysis, decision)
+    assert expected in line["Next step"]
+    assert line["Sure?"] == ("yes" if verdict == "better" else "no")
+    assert line["vs TF-IDF"].startswith("**+10.0** (0.0 to")
+    finding = "Undecided for sense (ELMo or TF-IDF)" if model == "tfidf" else "Use ELMo for sense"
+    assert describe_finding([decision]) == finding
     with_public = dataclasses.replace(
         analyze_cells(with_floor([*own, public])), comparisons=(comparison,)
     )

@@ -48,7 +48,7 @@ def test_a_narrow_window_has_the_short_headings_beside_the_cells() -> None:
 def test_what_belongs_to_markdown_is_left_out_and_parts_can_be_folded() -> None:
     folded = Section("Details", [Paragraph("inside")], is_folded=True)
     page = render(folded, Paragraph("elsewhere", only="markdown"))
-    assert "<details>\n<summary>Details</summary>\n<p>inside</p>\n</details>" in page
+    assert "<summary>Details</summary>\n<div>\n<p>inside</p>\n</div></details>" in page
     assert "elsewhere" not in page
 
 

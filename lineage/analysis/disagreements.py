@@ -37,7 +37,7 @@ class DisagreementItem:
     id: str
     label: str
     predictions: tuple[ItemPrediction, ItemPrediction]
-    text: str  # empty unless `report.show_text` asks for it
+    text: str
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,12 @@ def find_disagreements(
     """Return the items of most disagreement for each task, at its largest label count.
 
     These are items on which one system is right in more of its repetitions than the other. Kinds of
-    task without named answers are left out. Texts are read only with `show_text`.
+    task without named answers are left out. Without `show_text` there are none, since ids alone say
+    nothing.
     """
-    disagreements = []
+    disagreements: list[Disagreements] = []
+    if not show_text:
+        return disagreements
     for task, ranking in largest_label_counts(analysis.rankings).items():
         kind = ranking.kind
         ranking = widest_rankings(analysis.rankings)[ranking.setting]
@@ -76,13 +79,9 @@ def find_disagreements(
         ids = [*first_better, *second_better]
         if not ids:
             continue
-        texts = {}
-        if show_text:
-            texts = _read_texts(tasks_dir / split_test_set(task)[0], ids)
+        texts = _read_texts(tasks_dir / split_test_set(task)[0], ids)
         rows = paired.loc[ids].to_dict("index")
-        items = tuple(
-            _disagreement_item(rows[item_id], item_id, texts.get(item_id, "")) for item_id in ids
-        )
+        items = tuple(_disagreement_item(rows[item_id], item_id, texts[item_id]) for item_id in ids)
         disagreements.append(Disagreements(task, systems, items))
     return disagreements
 

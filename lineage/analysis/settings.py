@@ -35,6 +35,18 @@ def chance_level(analysis: Analysis, setting: Setting) -> float:
     return max(means, default=0.0)
 
 
+def find_random_score(analysis: Analysis, system: System, setting: Setting) -> float | None:
+    """Return the score of the same network with random weights; None without one."""
+    if system.init == "random":
+        return None
+    for score in analysis.scores_of(setting):
+        other = score.system
+        same_use = (other.model, other.method) == (system.model, system.method)
+        if other.init == "random" and same_use:
+            return score.mean
+    return None
+
+
 def comparison_outcome(analysis: Analysis, comparison: Comparison) -> Outcome:
     """Return the verdict, or "both at chance" if neither system is above chance."""
     scores = [

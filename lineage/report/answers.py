@@ -131,7 +131,7 @@ def describe_confusions(labels: Sequence[str], shares: Sequence[Sequence[float]]
     share, label, answer = max(confusions, default=(0.0, "", ""))
     if share < SMALLEST_CONFUSION:
         return "No label is read as another."
-    return f"Most often, label {label} is read as {answer}: {100 * share:.0f} % of its items."
+    return f"{100 * share:.0f} % of the items of {label} are called {answer}, the most frequent confusion."
 
 
 def describe_calibration(calibration: Calibration, *, name: str) -> str:

@@ -21,7 +21,15 @@ from lineage.report.formatting import (
 )
 
 SMALLEST_GAIN = 0.0005  # it would be printed as 0.0 points
-MAX_NAMES = 3  # of systems that are as good, in a cell
+MAX_NAMES = 3  # of systems that are as good, in a cell, and of tasks in the title
+COUNTING_COMPARISONS = ("tfidf", "kneser_ney")
+FINDINGS = {
+    "use": "use {model} for {tasks}",
+    "use a public model": "use the public model {model} for {tasks}",
+    "undecided": "undecided for {tasks} ({model} or TF-IDF)",
+    "nothing above chance": "nothing above chance for {tasks}",
+    "nothing above a 5-gram model": "no model beats counting 5-grams on {tasks}",
+}
 
 
 def name_system(system: System) -> str:
@@ -99,13 +107,33 @@ def lacks_gain(analysis: Analysis, decision: Decision, choice: Choice) -> bool:
     )
 
 
+def find_lead(analysis: Analysis, decision: Decision) -> Comparison | None:
+    """Return the comparison of the system to use with TF-IDF, or of minimal pairs with 5-grams."""
+    for one in analysis.comparisons:
+        is_own = (one.setting, one.first) == (decision.setting, decision.use.standing.system)
+        if is_own and one.comparison_type in COUNTING_COMPARISONS:
+            return one
+    return None
+
+
+def is_sure(analysis: Analysis, decision: Decision) -> bool:
+    """Return whether other test items or seeds are not expected to change what to use.
+
+    It is shown to be at most the margin below the best, and better than TF-IDF unless it is that.
+    """
+    unsure = ("nothing above chance", "nothing above a 5-gram model")
+    return (
+        decision.certainty in ("clear", "cheapest")
+        and decision.advice not in unsure
+        and not lacks_gain(analysis, decision, decision.use)
+    )
+
+
 def describe_limits(analysis: Analysis, decision: Decision) -> list[str]:
-    """Tell what tests do not show, where more labels are, and what the decision left out."""
+    """Tell what tests do not show, where more labels are, and what is better from elsewhere."""
     limits = []
     if decision.use.standing.above_chance and lacks_gain(analysis, decision, decision.use):
         limits.append("Its lead over TF-IDF may be luck.")
-    if decision.undecided_lead is not None:
-        limits.append(f"{_describe_undecided_lead(decision.undecided_lead)}.")
     if decision.unused_labels:
         limits.append(
             f"{decision.unused_labels:,} more labelled items are available: raise the task's limit."
@@ -115,10 +143,15 @@ def describe_limits(analysis: Analysis, decision: Decision) -> list[str]:
         f"{format_percent(-one.difference)} points."
         for one in find_outside_leads(analysis, decision.setting)
     ]
-    if decision.omitted:
-        methods = [format_transfer(one.transfer, one.head) for one in decision.omitted]
-        limits.append(f"Not run with {decision.train_examples:,} labels: {join_with_and(methods)}.")
     return limits
+
+
+def describe_omitted(decision: Decision) -> str:
+    """Name the methods that were not run with this number of labels; empty without any."""
+    if not decision.omitted:
+        return ""
+    methods = [format_transfer(one.transfer, one.head) for one in decision.omitted]
+    return f"Not run with {decision.train_examples:,} labels: {join_with_and(methods)}."
 
 
 def describe_decision(decision: Decision) -> str:
@@ -198,12 +231,18 @@ def _describe_undecided_lead(lead: Comparison) -> str:
     points = f"{format_percent(abs(lead.difference))} points"
     direction = "more" if lead.difference >= 0 else "less"
     interval = format_range(lead.ci_low, lead.ci_high)
-    needed = "more test items or seeds"
     if lead.verdict == "too few seeds":
         interval += " for these models"
-        needed = f"{MIN_SEEDS} seeds of fine-tuning, and more test items,"
     name = name_system(lead.first)
+    needed = describe_what_decides(lead)
     return f"{name} scores {points} {direction} ({interval}), and {needed} would decide"
+
+
+def describe_what_decides(lead: Comparison) -> str:
+    """Say what would show whether a system leads TF-IDF: `more test items or seeds`."""
+    if lead.verdict == "too few seeds":
+        return f"{MIN_SEEDS} seeds of fine-tuning, and more test items,"
+    return "more test items or seeds"
 
 
 def _describe_cheapest(decision: Decision) -> str:
@@ -225,6 +264,18 @@ def _describe_cheapest(decision: Decision) -> str:
 
 def _join_names(choices: Sequence[Choice]) -> str:
     return join_with_and([name_system(one.standing.system) for one in choices])
+
+
+def describe_finding(decisions: Sequence[Decision]) -> str:
+    """Say in a few words what to use: `Use ELMo for sense; undecided for mood (GPT or TF-IDF)`."""
+    parts = []
+    for (advice, model), group in group_by(decisions, _answer_key).items():
+        tasks = join_with_and([one.task for one in group])
+        if len(group) > MAX_NAMES:
+            tasks = f"{len(group)} of {len(decisions)} tasks"
+        parts.append(FINDINGS[advice].format(model=format_model(model), tasks=tasks))
+    text = "; ".join(parts) or "no system has a score"
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def summarize_decisions(analysis: Analysis, decisions: Sequence[Decision]) -> str:

@@ -153,15 +153,21 @@ def draw_strip(
     interval: tuple[float, float] | None,
     reference: float | None,
     chance: float,
+    baseline: float | None,
     style: Style,
     faint: bool,
 ) -> str:
-    """Draw one score with its interval; the reference is a line, chance a dotted one."""
+    """Draw one score with its interval; the reference is a line, chance a dotted one.
+
+    The baseline is a short tick.
+    """
     middle = STRIP_HEIGHT / 2
     parts = _draw_levels(scale, reference, chance, (0, STRIP_HEIGHT), width=1.0)
     if interval:
         low, high = (scale(min(max(edge, scale.low), scale.high)) for edge in interval)
         parts.append(_draw_interval(low, high, middle, style.color))
+    if baseline is not None and scale.low <= baseline <= scale.high:
+        parts.append(_draw_tick(scale(baseline), middle))
     parts.append(draw_marker(style.marker, scale(value), middle, 3.6, f'fill="{style.color}"'))
     opacity = ' opacity=".5"' if faint else ""
     return (
@@ -188,6 +194,7 @@ class IntervalRow:
     value: float
     interval: tuple[float, float] | None
     text: str
+    baseline: float | None = None  # a grey tick: the same network with random init
     others: Sequence[float] = ()  # small dots: the model's other systems, or single tasks
     detail: str = ""  # for the alternative text alone
     is_filled: bool = True  # else it cannot be the best
@@ -240,7 +247,12 @@ def draw_interval_panel(
 
 
 def _list_values(rows: Sequence[IntervalRow]) -> list[float]:
-    return [value for row in rows for value in (row.value, *row.others, *(row.interval or ()))]
+    values = []
+    for row in rows:
+        values += [row.value, *row.others, *(row.interval or ())]
+        if row.baseline is not None:
+            values.append(row.baseline)
+    return values
 
 
 def _draw_levels(
@@ -284,11 +296,17 @@ def _draw_row(
     if row.interval:
         low, high = map(scale, row.interval)
         parts.append(_draw_interval(low, high, y, color))
+    if row.baseline is not None:
+        parts.append(_draw_tick(scale(row.baseline), y))
     style = f'fill="{color}" fill-opacity=".7"'
     parts += [draw_marker("circle", scale(other), y, 2.2, style) for other in row.others]
     style = f'fill="{fill}" stroke="{color}" stroke-width="{outline}"'
     parts.append(draw_marker(row.style.marker, scale(row.value), y, 4, style))
     return parts
+
+
+def _draw_tick(x: float, y: float) -> str:
+    return draw_line(x, x, y - 6, y + 6, muted_style(1.6))
 
 
 def _draw_interval(low: float, high: float, y: float, color: str) -> str:

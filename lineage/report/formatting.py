@@ -11,6 +11,7 @@ PUBLIC_MARK = "public"
 OUTSIDE_MARK = "outside"
 CONTINUED_MARK = f"{PUBLIC_MARK}, continued"
 NO_VALUE = "–"
+OPEN_VERDICT = "not significant once corrected"
 # metric -> the unit behind a value, as in 25.1 BLEU, and the heading of a column
 METRIC_UNITS = {
     "bleu": ("BLEU", "BLEU"),
@@ -187,7 +188,7 @@ def format_verdict(comparison: Comparison) -> str:
     if comparison.verdict == "too few seeds":
         return "too few seeds to tell"
     if is_open and (comparison.ci_low > 0 or comparison.ci_high < 0):
-        return "not significant once corrected"
+        return OPEN_VERDICT
     return comparison.verdict
 
 

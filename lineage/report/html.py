@@ -97,7 +97,7 @@ def _section_lines(section: Section) -> Iterator[str]:
         yield '<div class="side">'
     if section.title:
         tag = "h1" if section.is_page else "h2"
-        yield f"<{tag}>{escape(section.title)}{_small(section.subtitle)}</{tag}>"
+        yield f"<{tag}>{_title(section)}{_small(section.subtitle)}</{tag}>"
     if section.aside:
         yield from _lines(section.aside)
         yield "</div><div>"
@@ -109,12 +109,27 @@ def _section_lines(section: Section) -> Iterator[str]:
     yield "</section>"
 
 
+def _title(section: Section) -> str:
+    """Return the title, or one for each number of labels of which the switch shows one."""
+    if not section.titles:
+        return escape(section.title)
+    titles = section.titles.items()
+    return "".join(f'<span data-labels="{count}">{escape(text)}</span>' for count, text in titles)
+
+
 def _folded_lines(section: Section) -> Iterator[str]:
     opened = " open" if section.is_open else ""
-    yield f"<details{_attributes(section.css)}{opened}>"
-    yield f"<summary>{escape(section.title)}</summary>"
+    title = f"{escape(section.title)}{_small(section.subtitle)}"
+    css = section.css
+    if section.link:
+        title = f"<h2>{title}</h2>"
+        css = f"part {css}".strip()
+    yield f"<details{_attributes(css)}{opened}>"
+    yield f"<summary>{title}</summary>"
+    # Browsers open what is folded around the target of a link.
+    yield f"<div{_attributes(id=section.anchor)}>"
     yield from _lines(section.blocks)
-    yield "</details>"
+    yield "</div></details>"
 
 
 def _switch(label_counts: Sequence[str]) -> str:

@@ -56,7 +56,7 @@ def _section_texts(section: Section) -> Iterator[str]:
     texts = [*_texts(section.aside), *_texts(section.blocks)]
     if not texts:
         return
-    if section.title and not section.is_folded:
+    if section.title and (section.link or not section.is_folded):
         subtitle = f" ({section.subtitle})" if section.subtitle else ""
         level = "#" if section.is_page else "##"
         yield f"{level} {section.title}{subtitle}"

@@ -11,11 +11,11 @@ from lineage.report import html, markdown, terminal
 from lineage.report.decisions import (
     describe_decision,
     describe_limits,
+    describe_omitted,
     name_labels,
     order_decisions,
     summarize_decisions,
 )
-from lineage.report.formatting import format_si
 from lineage.report.section import Block, Figures, ReportData, Section, as_figure
 from lineage.report.sections.answer import summarize_ngram_comparisons
 from lineage.report.sections.outside_systems import describe_outside_systems
@@ -42,44 +42,52 @@ SECTIONS = (
     "data",
     "recipes",
     "budget",
-    "loss_curves",
     "ngrams",
+    "loss_curves",
     "adaptation",
-    "models",
     "failures",
     "comparisons",
     "provenance",
 )
 
 
+# Those that say what the models learned stand together in one folded part.
+LEARNING = ("ngrams", "loss_curves", "adaptation")
+
+
 def build_sections(report: ReportData) -> list[Section]:
     """Return the sections that have something to say."""
-    found = []
+    found: list[Section] = []
+    learning: list[Section] = []
     for name in SECTIONS:
         module = import_module(f"lineage.report.sections.{name}")
         build: Callable[[ReportData], Section | None] = module.build
         section = build(report)
         if section is not None:
-            found.append(section)
+            (learning if name in LEARNING else found).append(section)
+        if name == LEARNING[-1] and learning:
+            found.append(_fold_learning(learning))
     return found
+
+
+def _fold_learning(parts: Sequence[Section]) -> Section:
+    title = "What the models learned"
+    return Section(title, parts, anchor="learning", link="Learning", is_folded=True)
 
 
 def render_report(report: ReportData) -> dict[str, str]:
     """Return the report as `html` and as `md`."""
     sections = build_sections(report)
     return {
-        "html": html.render_page(sections, study=describe_study(report.analysis)),
+        "html": html.render_page(sections, study=list_models(report.analysis)),
         "md": markdown.render_page(sections),
     }
 
 
-def describe_study(analysis: Analysis) -> str:
-    """Name the models, and the text that each of them read: `ELMo, GPT · 4 MB of text`."""
+def list_models(analysis: Analysis) -> str:
+    """Name the models of a study: `ELMo, GPT`."""
     names = [format_model_name(analysis, name) for name in analysis.grid.models]
-    text = ", ".join(names) or "baselines only"
-    read = [one.text_bytes for one in analysis.budget if one.budget_matched and not one.members]
-    known = [count for count in read if count]
-    return f"{text} · {format_si(max(known), 'B')} of text" if known else text
+    return ", ".join(names) or "baselines only"
 
 
 def render_figures(analysis: Analysis, decisions: Sequence[Decision]) -> dict[str, str]:
@@ -110,8 +118,10 @@ def print_table(analysis: Analysis, decisions: Sequence[Decision], console: Cons
     terminal.print_means(analysis, decisions, console)
     lines = [summarize_decisions(analysis, decisions)]
     for one in order_decisions(decisions):
-        limits = describe_limits(analysis, one) if one.label_count == "all" else []
-        sentences = " ".join([describe_decision(one), *limits])
+        limits = []
+        if one.label_count == "all":
+            limits = [*describe_limits(analysis, one), describe_omitted(one)]
+        sentences = " ".join([describe_decision(one), *limits]).strip()
         lines.append(f"- {one.task}, {name_labels(one)}: {sentences}")
     lines += describe_outside_systems(analysis)
     folds = {one.task: describe_fold_training(analysis, one.task) for one in analysis.tasks}

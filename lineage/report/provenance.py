@@ -4,6 +4,7 @@ import json
 import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ class Provenance:
     compute_time: str
     python: str
     versions: str
+    made_on: str = ""  # the day, empty in reports of before
     stages: tuple[StageProvenance, ...] = ()
 
     @property
@@ -74,7 +76,7 @@ class Provenance:
         return {
             FACT_NAMES.get(name, name.replace("_", " ")): value
             for name, value in vars(self).items()
-            if isinstance(value, str)
+            if isinstance(value, str) and value
         }
 
 
@@ -117,6 +119,7 @@ def collect_provenance(
         compute_time=format_compute_time([stage.seconds for stage in stages]),
         python=platform.python_version(),
         versions=", ".join(versions),
+        made_on=datetime.now(UTC).date().isoformat(),
         stages=tuple(stages),
     )
 

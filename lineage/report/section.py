@@ -183,6 +183,7 @@ class Section:
 
     title: str = ""
     blocks: Sequence[Block] = ()
+    titles: Mapping[str, str] = field(default_factory=dict)  # on the page, by number of labels
     subtitle: str = ""  # in small type
     aside: Sequence[Paragraph] = ()  # next to the blocks in a wide window
     label: str = ""  # its name for screen readers, if it has no title
@@ -190,7 +191,7 @@ class Section:
     link: str = ""  # its name in the links at the top
     css: str = ""
     switch: Sequence[str] = ()  # numbers of labels to choose from
-    is_folded: bool = False
+    is_folded: bool = False  # with a link, it is a part of the page, and else of another section
     is_open: bool = False  # of a folded one
     is_page: bool = False  # its title is that of the page
     only: Only = ""

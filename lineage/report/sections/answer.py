@@ -1,38 +1,95 @@
-"""The question, the answer in a sentence, and what it rests on."""
+"""The finding as a title, what it rests on, and what was not tried."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from lineage.analysis.records import Analysis, NgramComparison
-from lineage.report.decisions import summarize_decisions
-from lineage.report.formatting import format_model, join_with_and, plural
+from lineage.methods.registry import find_method_type
+from lineage.report.decisions import describe_finding, find_largest_decisions
+from lineage.report.formatting import (
+    format_label_count,
+    format_model,
+    format_si,
+    join_with_and,
+    plural,
+)
 from lineage.report.section import Paragraph, ReportData, Section
-
-TITLE = "Which model should you use, and is it worth pretraining on your text?"
+from lineage.report.sections.what_was_run import name_origin
 
 
 def build(report: ReportData) -> Section:
     """Return the head of the page."""
     analysis = report.analysis
-    blocks = [
-        Paragraph(summarize_decisions(analysis, report.decisions), "lead"),
-        Paragraph(describe_runs(analysis), "muted runs"),
-    ]
+    blocks = [Paragraph(" ".join(describe_study(report)), "runs")]
+    blocks.append(Paragraph(describe_runs(analysis), "muted runs"))
     if warning := summarize_ngram_comparisons(analysis.ngram_comparisons):
         blocks.append(Paragraph(warning, "worse"))
     if any(one.status == "failed" for one in analysis.failures):
         text = "Some results failed; the reasons are [below](#failed)."
         blocks.append(Paragraph(text, "worse", has_markup=True, only="html"))
-    return Section(TITLE, blocks, is_page=True)
+    largest = [*find_largest_decisions(report.decisions).values()]
+    return Section(describe_finding(largest), blocks, titles=find_titles(report), is_page=True)
+
+
+def find_titles(report: ReportData) -> dict[str, str]:
+    """Return the finding at each number of labels, of several, in the order of the study."""
+    titles = {}
+    for count in map(str, report.analysis.grid.label_counts):
+        shown = [one for one in report.decisions if one.label_count in (count, "none")]
+        if any(one.label_count == count for one in shown):
+            titles[count] = describe_finding(shown)
+    return titles if len(titles) > 1 else {}
+
+
+def describe_study(report: ReportData) -> Iterator[str]:
+    """Yield sentences: the text, the repetitions, the day, and what a reader misses."""
+    grid = report.analysis.grid
+    parts = []
+    if grid.models:
+        parts.append(format_text_read(report))
+        parts.append(f"{plural(len(grid.pretrain_seeds), 'pretraining run')} of each model")
+    parts.append(plural(len(grid.finetune_seeds), "fine-tuning seed"))
+    if report.provenance is not None and report.provenance.made_on:
+        parts.append(report.provenance.made_on)
+    yield f"{', '.join(part for part in parts if part)}."
+    if missing := [*_list_untried(report)]:
+        yield f"Not tried: {'; '.join(missing)}."
+
+
+def format_text_read(report: ReportData) -> str:
+    """Name the corpus and the text that each model read: `4 MB of novels.txt (en)`."""
+    analysis = report.analysis
+    read = [one.text_bytes for one in analysis.budget if one.budget_matched and not one.members]
+    known = [count for count in read if count]
+    if not known:
+        return ""
+    text = f"{format_si(max(known), 'B')} of"
+    if report.params is None:
+        return f"{text} text"
+    corpus = report.params.corpora[report.params.budget.corpus]
+    origins = dict.fromkeys(name_origin(source, short=True) for source in corpus.sources)
+    return f"{text} {join_with_and([*origins])} ({corpus.language})"
+
+
+def _list_untried(report: ReportData) -> Iterator[str]:
+    """Yield what a reader expects of a comparison and this study left out."""
+    if report.analysis.grid.models and not report.analysis.public_models:
+        yield "a public model"
+    omitted: dict[tuple[str, str], list[str]] = {}
+    for one in find_largest_decisions(report.decisions).values():
+        for method in one.omitted:
+            found = find_method_type(method.transfer, method.head)
+            assert found is not None
+            labels = format_label_count(method.label_count)
+            omitted.setdefault((found.noun, labels), []).append(one.task)
+    for (noun, labels), tasks in omitted.items():
+        yield f"{noun} with {labels} ({join_with_and(tasks)})"
 
 
 def describe_runs(analysis: Analysis) -> str:
-    """Tell what the statements rest on, and what their intervals do not cover."""
-    grid = analysis.grid
-    pretrainings = plural(len(grid.pretrain_seeds), "pretraining run")
-    finetunings = plural(len(grid.finetune_seeds), "fine-tuning seed")
+    """Tell what the intervals of the first table do not cover."""
     text = (
-        f"{pretrainings} of each model and {finetunings}. Intervals are for other {analysis.split} "
-        "items; they do not cover how another pretraining would turn out."
+        f"Intervals are for other {analysis.split} items; they do not cover how another "
+        "pretraining would turn out."
     )
     if analysis.public_models:
         text += " What public checkpoints have read is unknown, and may include these items."

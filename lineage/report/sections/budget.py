@@ -24,7 +24,7 @@ def build(report: ReportData) -> Section:
     rows = [_budget_row(report.analysis, one) for one in report.analysis.budget]
     columns: Columns = ["model", *numbers(*MEASURES)]
     table = Table(columns, rows, note=_describe_budget(report), is_wide=True)
-    return Section("Budget and cost", [table], anchor="budget", link="Budget")
+    return Section("Budget and cost", [table], anchor="budget", link="Budget", is_folded=True)
 
 
 def _budget_row(analysis: Analysis, budget: PretrainingBudget) -> Cells:

@@ -33,10 +33,11 @@ def build(report: ReportData) -> Section:
     table = Table(COLUMNS, rows, css="filtered", is_wide=True, has_row_names=False, has_filter=True)
     return Section(
         "All comparisons",
-        [Section("Show the table", [Paragraph(NOTE, "note"), table], is_folded=True)],
+        [Paragraph(NOTE, "note"), table],
         subtitle=str(len(rows)),
         anchor="comparisons",
         link="Comparisons",
+        is_folded=True,
         only="html",
     )
 

@@ -9,9 +9,8 @@ from lineage.report.formatting import format_label_count, format_system, join_wi
 from lineage.report.section import Cells, Paragraph, ReportData, Section, Table
 
 NOTE = (
-    "Differences in points from TF-IDF with logistic regression on the same labels. They count "
-    "seeds and subsets of labels too: a system that the first table names alone may not be better "
-    "if it is trained again. The crossover point is the smallest number of labels from which on a "
+    "Systems that are shown to be better than TF-IDF with logistic regression on the same labels, "
+    "by their differences in points, which count seeds and subsets of labels too. The crossover point is the smallest number of labels from which on a "
     "system is better at every number that was tried."
 )
 
@@ -33,7 +32,7 @@ def fold_crossovers(analysis: Analysis) -> Iterator[Section]:
 
 
 def build_tables(analysis: Analysis) -> list[Table]:
-    """Return the tests of each task with at least two numbers of labels."""
+    """Return the tests that TF-IDF loses, of each task with at least two numbers of labels."""
     tables = []
     tests = [one for one in analysis.comparisons if one.comparison_type == "tfidf"]
     for task, own in group_by(tests, lambda one: one.task).items():
@@ -50,8 +49,17 @@ def build_tables(analysis: Analysis) -> list[Table]:
             for label_count, count in ascending.items()
         ]
         by_system = group_by(own, lambda one: one.first.line_key)
-        rows = [_system_row(comparisons, ascending) for comparisons in by_system.values()]
-        tables.append(Table(["system", *headings, "crossover point"], rows, title=task))
+        rows = [
+            _system_row(comparisons, ascending)
+            for comparisons in by_system.values()
+            if any(one.verdict == "better" for one in comparisons)
+        ]
+        columns = ["system", *headings, "crossover point"]
+        table = Table(columns, rows, title=task)
+        if not rows:
+            lead = f"{task}: no system is shown to be better at any number of labels."
+            table = Table([], [], lead=lead)
+        tables.append(table)
     return tables
 
 
@@ -69,14 +77,14 @@ def _system_row(comparisons: Sequence[Comparison], train_examples: Mapping[str, 
 
 
 def _format_crossover(is_better: Sequence[tuple[int, bool]], *, largest: int) -> str:
-    """Name the crossover point: `from 100 labels`; `at 30 labels, but not at more`; `none`.
+    """Name the crossover point: `from 100 labels`; `at 30 labels, but not at more`.
 
     `largest` is the largest number of labels of the task.
     """
     crossover = find_crossover(is_better)
     if crossover is None:
         better_at = [str(count) for count, better in is_better if better]
-        return f"at {join_with_and(better_at)} labels, but not at more" if better_at else "none"
+        return f"at {join_with_and(better_at)} labels, but not at more"
     largest_compared, _ = is_better[-1]
     compared_everywhere = largest_compared == largest
     if crossover == largest_compared:

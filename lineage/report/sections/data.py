@@ -50,7 +50,7 @@ def build(report: ReportData) -> Section:
         *_truncation_notes(analysis),
         *build_unknown_token_tables(analysis),
     ]
-    return Section("Data", blocks, anchor="data", link="Data")
+    return Section("Data", blocks, anchor="data", link="Data", is_folded=True)
 
 
 def build_data_table(analysis: Analysis) -> Table:

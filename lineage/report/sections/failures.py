@@ -1,48 +1,46 @@
-"""Results of the grid that have no value, and why."""
+"""Results of the grid that failed, and why."""
 
 from lineage.analysis.records import Failure
 from lineage.report.formatting import format_system
 from lineage.report.notes import format_notes
 from lineage.report.section import (
-    Cell,
     Cells,
     Column,
     Columns,
-    Paragraph,
     ReportData,
     Section,
     Table,
 )
 
-NAMES = ("task", "system", "labels", "seeds", "metric", "status")
+NAMES = ("task", "system", "labels", "seeds", "metric")
 
 
-def build(report: ReportData) -> Section:
-    """Return a line for each result without a value."""
+def build(report: ReportData) -> Section | None:
+    """Return a line for each result that failed."""
     analysis = report.analysis
     several = len(analysis.grid.pretrain_seeds) > 1
-    rows = [_failure_row(one, several_pretrainings=several) for one in analysis.failures]
-    title = "Failed or not applicable"
+    rows = [
+        _failure_row(one, several_pretrainings=several)
+        for one in analysis.failures
+        if one.status == "failed"
+    ]
     if not rows:
-        text = "Every result that the grid asks for has a value."
-        return Section(title, [Paragraph(text, "muted")], anchor="failed")
+        return None
     columns: Columns = [*NAMES, Column("reason", "wrap")]
     table = Table(columns, rows, is_wide=True, has_row_names=False)
-    return Section(title, [table], anchor="failed")
+    return Section("Failed", [table], anchor="failed")
 
 
 def _failure_row(failure: Failure, *, several_pretrainings: bool) -> Cells:
     task = failure.task
     if failure.group != "all":
         task += f", group {failure.group}"
-    status = failure.status.replace("_", " ")
     return [
         task,
         format_system(failure),
         failure.label_count,
         _format_failed_seeds(failure, several_pretrainings=several_pretrainings),
         failure.metric,
-        Cell(status, css="worse" if failure.status == "failed" else ""),
         format_notes(failure.reason),
     ]
 

@@ -58,8 +58,6 @@ GAIN_NAMES = {
     "general_text": "the general text",
     "continuation": "continued pretraining",
 }
-# A line of a task's table has one baseline: that of an adapted model is the same before.
-WITHOUT_INTERVALS = ("general_text", "continuation")
 
 
 def build(report: ReportData) -> Section | None:
@@ -82,7 +80,7 @@ def _build_part(report: ReportData, summary: GainSummary, *, is_first: bool) -> 
         aside.insert(0, Paragraph(finding, "strong"))
     if note := " ".join(_describe_marks(analysis, effects, is_first=is_first)):
         aside.append(Paragraph(note, "note", only="html"))
-    blocks = list(_list_details(report, summary))
+    blocks = list(_list_details(report, summary, is_first=is_first))
     details = Section("By task", blocks, is_folded=True, css="note")
     forest = Figures(_draw_effects(analysis, effects), "forest")
     return Section(f"What {added} adds", [forest, details], aside=aside)
@@ -120,25 +118,27 @@ def _describe_marks(
         yield "‡: not shown to have learned more than a 5-gram model."
 
 
-def _list_details(report: ReportData, summary: GainSummary) -> Iterator[Block]:
+def _list_details(report: ReportData, summary: GainSummary, *, is_first: bool) -> Iterator[Block]:
     added = GAIN_NAMES[summary.comparison_type]
-    intervals = ""
-    if summary.comparison_type not in WITHOUT_INTERVALS:
-        intervals = " The tables of the tasks have the intervals."
-    yield Paragraph(
-        "Points at the largest label count of each task. ▲ better, ▼ worse, = equivalent (within "
-        f"±{report.margin} points, or with identical predictions), ? too few seeds to tell; in "
-        "brackets: neither is significantly above chance, so their difference says nothing; °: "
-        "better than a baseline that is not shown to be above chance, or has less than a tenth of "
-        "the other's lead over chance. Each verdict holds within its own setting and method, not for all of these at "
-        f"once: a few of many are chance.{intervals}",
-        "note",
-    )
+    if is_first:
+        yield Paragraph(_explain_marks(report), "note")
     headings = [format_model_name(report.analysis, model) for model in summary.models]
     for method, gains in group_by(summary.at_most_labels, lambda gain: gain.method).items():
         by_task = group_by(gains, lambda gain: gain.comparison.task)
         rows = [_gain_row(own, summary.models) for own in by_task.values()]
         yield Table(["task", *numbers(*headings)], rows, title=method, subtitle=added)
+
+
+def _explain_marks(report: ReportData) -> str:
+    return (
+        "Points at the largest label count of each task. ▲ better, ▼ worse, = equivalent (within "
+        f"±{report.margin} points, or with identical predictions), ? too few seeds to tell; in "
+        "brackets: neither is significantly above chance, so their difference says nothing; °: "
+        "better than a baseline that is not shown to be above chance, or has less than a tenth of "
+        "the other's lead over chance. Each verdict holds within its own setting and method, not "
+        "for all of these at once: a few of many are chance. The tables of the tasks have the "
+        "intervals."
+    )
 
 
 def _describe_gains(analysis: Analysis, summary: GainSummary) -> str:
@@ -155,11 +155,6 @@ def _describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     ]
     most_labels = _describe_most_labels(summary)
     sentences = _describe_model_gains(own, summary, most_labels)
-    if weak and sentences:
-        names = join_with_and([format_model(model) for model in weak])
-        sentences.append(
-            f"Do not judge {names} by this run: not shown to have learned more than a 5-gram model."
-        )
     is_continuation = summary.comparison_type == "continuation"  # of public models only
     start = most_labels if is_continuation else "Of public models"
     sentences += _describe_model_gains(analysis.public_models, summary, start)
@@ -219,8 +214,10 @@ def _describe_model_gains(models: Sequence[str], summary: GainSummary, start: st
     if helped:
         sentences.append(f"{start}, a gain is shown for {_count_better(helped)}.")
     if not_shown:
-        lead = "No gain is shown" if helped else f"{start}, no gain is shown"
-        sentences.append(f"{lead} for {join_with_and(not_shown)}.")
+        lead = "We" if helped else f"{start}, we"
+        added = GAIN_NAMES[summary.comparison_type]
+        names = join_with_and(not_shown)
+        sentences.append(f"{lead} could not show that {added} helped {names}.")
     if unknown:
         sentences.append(
             f"Whether {join_with_and(unknown)} gain is not known: there are fewer than {MIN_SEEDS} "

@@ -112,7 +112,7 @@ def _draw_label_panel(
             )
         )
         seen.add(curve.system.model)
-    heading = metric_heading(curves[0].metric)
+    heading = f"{metric_heading(curves[0].metric)} over labels"
     return charts.draw_label_panel(
         series,
         title=curves[0].task,

@@ -1,5 +1,7 @@
 """Where the numbers come from."""
 
+from collections.abc import Sequence
+
 from lineage.report.formatting import format_seconds, format_si
 from lineage.report.provenance import StageProvenance
 from lineage.report.section import (
@@ -15,13 +17,7 @@ from lineage.report.section import (
     numbers,
 )
 
-COLUMNS: Columns = (
-    "stage",
-    "inputs and outputs, sha256",
-    *numbers("time", "peak memory"),
-    "host",
-    "device",
-)
+COLUMNS: Columns = ("stage", "inputs and outputs, sha256", *numbers("time", "peak memory"))
 
 
 def build(report: ReportData) -> Section | None:
@@ -31,11 +27,18 @@ def build(report: ReportData) -> Section | None:
         return None
     blocks: list[Block] = [Facts(provenance.facts)]
     if provenance.stages:
-        rows = [_stage_row(stage) for stage in provenance.stages]
-        table = Table(COLUMNS, rows, is_wide=True, has_row_names=False)
-        title = f"{len(rows)} stages"
-        blocks.append(Section(title, [table], is_folded=True, only="html"))
-    return Section("Provenance", blocks, anchor="provenance", link="Provenance")
+        blocks.append(_build_stage_table(provenance.stages))
+    return Section("Provenance", blocks, anchor="provenance", link="Provenance", is_folded=True)
+
+
+def _build_stage_table(stages: Sequence[StageProvenance]) -> Table:
+    """Return a line for each stage, with its machine if there were several."""
+    columns = [*COLUMNS]
+    rows = [_stage_row(stage) for stage in stages]
+    if len({(stage.host, stage.device) for stage in stages}) > 1:
+        columns += ["host", "device"]
+        rows = [[*row, one.host, one.device] for row, one in zip(rows, stages, strict=True)]
+    return Table(columns, rows, is_wide=True, has_row_names=False, only="html")
 
 
 def _stage_row(stage: StageProvenance) -> Cells:
@@ -44,6 +47,4 @@ def _stage_row(stage: StageProvenance) -> Cells:
         Cell(more=[Piece(stage.digest[:16], is_code=True)]),
         format_seconds(stage.seconds),
         format_si(stage.peak_memory_bytes, "B"),
-        stage.host,
-        stage.device,
     ]

@@ -121,5 +121,8 @@ def _draw_cost_panel(
             )
         )
     return charts.draw_cost_panel(
-        points, title=ranking.task, subtitle=metric_heading(ranking.metric), size=size
+        points,
+        title=ranking.task,
+        subtitle=f"{metric_heading(ranking.metric)} over time",
+        size=size,
     )

@@ -7,7 +7,7 @@ from lineage.analysis.convergence import FinetuneCurve
 from lineage.analysis.decision import Decision
 from lineage.analysis.gains import Gain
 from lineage.analysis.records import Analysis, SeedProblem, SystemScore
-from lineage.analysis.settings import chance_level
+from lineage.analysis.settings import chance_level, find_random_score
 from lineage.report import charts, figures
 from lineage.report.answers import list_answer_figures
 from lineage.report.decisions import describe_decision, find_largest_decisions
@@ -65,7 +65,8 @@ FEATURE_NAMES = {
     "both": "with both sides",
 }
 TABLE_NOTE = (
-    "The line in the strips is TF-IDF, the dotted one chance. A difference from the baseline "
+    "The line in the strips is TF-IDF, the dotted one chance, a short tick the same network with "
+    "random init. A difference from the baseline "
     "without a word is not significant. Baseline: for a pretrained model the same network with "
     "random init, for an adapted one the same model before adaptation. °: a gain over a baseline "
     "that is not shown to be above chance, or hardly is. Underlined: the system to use. Validation "
@@ -277,6 +278,7 @@ def _draw_strip(scores: TaskScores, score: SystemScore, scale: LinearScale) -> s
         interval=interval,
         reference=tfidf[0] if tfidf else None,
         chance=chance_level(scores.analysis, score.setting),
+        baseline=find_random_score(scores.analysis, score.system, score.setting),
         style=model_style(scores.analysis, score.system.model),
         faint=score.system.init == "random",
     )

@@ -13,7 +13,7 @@ from lineage.analysis.records import (
     SystemScore,
     TrialCounts,
 )
-from lineage.analysis.settings import chance_level
+from lineage.analysis.settings import chance_level, find_random_score
 from lineage.analysis.statistics import MIN_SEEDS
 from lineage.methods.registry import list_method_types
 from lineage.methods.saved import REFITTED_SUFFIX, system_name
@@ -26,8 +26,12 @@ from lineage.report.decisions import (
     describe_decision,
     describe_label_gain,
     describe_limits,
+    describe_omitted,
+    describe_what_decides,
     find_largest_decisions,
+    find_lead,
     format_interval,
+    is_sure,
     lacks_gain,
     name_labels,
     name_system,
@@ -36,12 +40,15 @@ from lineage.report.decisions import (
 from lineage.report.figures import IntervalRow
 from lineage.report.formatting import (
     NO_VALUE,
+    OPEN_VERDICT,
     format_build_time,
     format_difference,
     format_model,
     format_percent,
+    format_range,
     format_si,
     format_use,
+    format_verdict,
     join_with_and,
     metric_heading,
     metric_unit,
@@ -58,6 +65,7 @@ from lineage.report.section import (
     Row,
     Section,
     Table,
+    small,
 )
 from lineage.report.styles import model_style
 from lineage.results import OUTSIDE_FAMILY
@@ -104,10 +112,11 @@ def build_decision_table(report: ReportData) -> Table:
     most_labels = {one.task: one.train_examples for one in reversed(ordered)}
     columns = [
         Column("Task", short="Task"),
-        Column("Use", short="Use"),
+        Column("Use", note="cost", short="Use"),
         Column(f"Score, {report.confidence} interval", "n", short="Score"),
+        Column("vs TF-IDF", "n", short="vs TF-IDF"),
+        Column("Sure?", short="Sure?"),
         Column("As good", "wrap", short="As good"),
-        Column("Cost", note="time, size of the weights, speed", short="Cost"),
         Column("Next step", "wrap next", short="Next step"),
     ]
     if report.analysis.public_models:
@@ -124,18 +133,42 @@ def _decision_row(analysis: Analysis, decision: Decision, *, most_labels: bool) 
     use = decision.use.standing
     cells: list[str | Cell] = [
         task_cell(decision.task, name_labels(decision)),
-        Cell(
-            more=[_strong(format_model(use.system.model)), Piece(format_use(use.system))],
-            svg=model_style(analysis, use.system.model).mark,
-        ),
+        _use_cell(analysis, decision),
         _score_cell(use, metric_unit(decision.metric)),
+        _lead_cell(analysis, decision),
+        "yes" if is_sure(analysis, decision) else "no",
         _list_as_good(decision),
-        format_cost(decision.use.cost) or NO_VALUE,
         _next_step_cell(analysis, decision, most_labels=most_labels),
     ]
     if analysis.public_models:
         cells.insert(-1, describe_alternative(analysis, decision) or NO_VALUE)
     return Row(cells, title=describe_decision(decision), labels=decision.label_count)
+
+
+def _use_cell(analysis: Analysis, decision: Decision) -> Cell:
+    """Name the system to use, and what it costs."""
+    system = decision.use.standing.system
+    pieces = [_strong(format_model(system.model)), Piece(format_use(system))]
+    pieces += small(format_cost(decision.use.cost), "muted")
+    return Cell(more=pieces, svg=model_style(analysis, system.model).mark)
+
+
+def _lead_cell(analysis: Analysis, decision: Decision) -> Cell:
+    """Return how far the system to use, or one that may be better, is from what only counts."""
+    lead = decision.undecided_lead or find_lead(analysis, decision)
+    if lead is None:
+        return Cell(NO_VALUE)
+    pieces = [
+        _strong(format_difference(lead.difference)),
+        Piece(format_range(lead.ci_low, lead.ci_high), "interval", plain=" ({})"),
+    ]
+    if lead is decision.undecided_lead:
+        pieces += small(name_system(lead.first), "muted", plain=", {}")
+    if lead.comparison_type == "kneser_ney":
+        pieces += small("vs the 5-gram model", "muted", plain=", {}")
+    if format_verdict(lead) == OPEN_VERDICT:
+        pieces += small(OPEN_VERDICT, "muted", plain=", {}")
+    return Cell(more=pieces)
 
 
 def _strong(text: str) -> Piece:
@@ -161,7 +194,12 @@ def _next_step_cell(analysis: Analysis, decision: Decision, *, most_labels: bool
     if not label_gain and most_labels and is_trained and decision.undecided_lead is None:
         label_gain = NO_LABEL_GAIN
     sentences = [f"{label_gain[0].upper()}{label_gain[1:]}."] if label_gain else []
+    if decision.undecided_lead is not None:
+        needed = describe_what_decides(decision.undecided_lead)
+        sentences.append(f"{needed[0].upper()}{needed[1:]} would decide.")
     sentences += describe_limits(analysis, decision)
+    if not most_labels and decision.omitted:  # the head of the page has those of the most labels
+        sentences.append(describe_omitted(decision))
     return Cell(more=[_strong(f"{step}."), Piece(" ".join(sentences))])
 
 
@@ -293,9 +331,9 @@ def _describe_figure(report: ReportData, count: str) -> str:
         outside = " Outside systems come last, and are not counted among the best."
     return (
         f"**{title}.** Further right is better; lines are {report.confidence} intervals. Filled "
-        "marks may be the best, open ones are significantly worse than the best. The grey band is "
-        f"{reference}, the dotted line chance. Small dots are the model's other systems: "
-        f"validation chose among them, so some may score higher here.{outside}"
+        "marks may be the best, open ones are significantly worse. Grey band: "
+        f"{reference}; dotted line: chance; grey tick: the same network with random init; small "
+        f"dots: other systems of the model, which may score higher here.{outside}"
     )
 
 
@@ -315,6 +353,7 @@ def _draw_panel(analysis: Analysis, ranking: Ranking, width: int) -> str:
         row = replace(
             _interval_row(analysis, standing),
             others=_other_scores(analysis, ranking, standing),
+            baseline=find_random_score(analysis, standing.system, ranking.setting),
             detail=format_use(standing.system),
             is_filled=standing.may_be_best,
             is_best=ranking.best.mean - standing.mean <= MEAN_TOLERANCE,

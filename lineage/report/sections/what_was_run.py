@@ -33,24 +33,26 @@ def build(report: ReportData) -> Section | None:
         return None
     blocks = [_build_data(report.params), _build_recipes(report, report.params)]
     blocks += _build_chosen(report.analysis.chosen_trials)
-    return Section("What was run", blocks, anchor="run", link="What was run")
+    return Section("What was run", blocks, anchor="run", link="What was run", is_folded=True)
 
 
 def _build_data(params: Params) -> Block:
     corpus = params.corpora[params.budget.corpus]
     rows: list[Cells] = [
-        ["text", source.language or corpus.language, _name_origin(source)]
+        ["text", source.language or corpus.language, name_origin(source)]
         for source in corpus.sources
     ]
     for name in params.grid.tasks:
         task = params.tasks[name]
-        rows.append([f"{name}, {format_kind(task.kind)}", task.language, _name_origin(task)])
+        rows.append([f"{name}, {format_kind(task.kind)}", task.language, name_origin(task)])
     return Table(["data", "language", Column("from", "wrap")], rows)
 
 
-def _name_origin(source: CorpusSource | Task) -> str:
+def name_origin(source: CorpusSource | Task, *, short: bool = False) -> str:
     """Name a data set of the Hub with its revision, or files without their folders."""
     if source.hub:
+        if short:
+            return source.hub
         parts = [source.hub]
         if source.config:
             parts.append("all configurations" if source.config == "*" else source.config)
