@@ -262,8 +262,6 @@ def predict(
         return
     if file is None:
         raise InputError("lineage predict: name a file to label")
-    if out is None:
-        raise InputError("lineage predict: name the file to write with -o, such as -o OUT.csv")
     summary = predict_file(
         file,
         out,

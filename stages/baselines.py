@@ -91,18 +91,20 @@ def evaluate_baselines(
             )
         tracker.log_summary(mean_values(output.rows))
     system_dirs = list_kept_systems(context, runs, output.rows, cache_dir)
-    speeds = {
-        str(run.label_count): cost.items_per_second
-        for run, cost in reversed(output.costs.items())  # that of the first seed stays
+    costs = {
+        str(run.label_count): cost
+        for run, cost in reversed(output.costs.items())  # the first seed, with all trials, stays
         if run.method == "tfidf"
     }
     stage.metadata["tfidf"] = [
         {
-            "label_count": read_record(system_dir).label_count,
-            "items_per_second": speeds[read_record(system_dir).label_count],
+            "label_count": label_count,
+            "seconds": costs[label_count].seconds,
+            "items_per_second": costs[label_count].items_per_second,
             "model_bytes": folder_bytes(system_dir),
         }
         for system_dir in system_dirs
+        for label_count in [read_record(system_dir).label_count]
     ]
     return output, system_dirs
 

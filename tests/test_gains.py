@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lineage import artifacts
+from lineage.analysis.convergence import ConvergenceControl
 from lineage.analysis.gains import summarize_gains
 from lineage.analysis.records import Analysis, Comparison, NgramComparison
 from lineage.analysis.settings import (
@@ -148,6 +149,23 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(analysis: Analy
         own = replace(one, first=replace(one.first, head=head))
         names.append(name_use(own.first.transfer, own.first.head))
     assert names == ["frozen + BiLSTM(-CRF)", "frozen + BiLSTM(-CRF)", "frozen"]
+
+
+def test_where_fine_tuning_did_not_converge_no_gain_and_no_loss_is_stated(
+    analysis: Analysis,
+) -> None:
+    tuned = next(one for one in analysis.comparisons if one.first.transfer == "finetuned")
+    for fine_tuned, outcome in ((0.5, "not converged"), (0.69, "worse")):
+        control = ConvergenceControl(
+            tuned.task, tuned.label_count, "word2vec", "accuracy", fine_tuned, 0.7
+        )
+        comparison = replace(tuned, comparison_type="pretraining", verdict="worse")
+        changed = replace(with_comparisons(analysis, [comparison]), convergence_controls=(control,))
+        assert comparison_outcome(changed, comparison) == outcome
+        (section,) = build_parts(changed)
+        texts = " ".join(find_texts(section))
+        assert ("did not converge on" in texts) is (outcome == "not converged")
+        assert ("a loss is shown" in texts) is (outcome == "worse")
 
 
 def test_without_random_init_baselines_there_is_no_gain_section(analysis: Analysis) -> None:

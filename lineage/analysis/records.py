@@ -47,7 +47,7 @@ ComparisonType = Literal[
     "outside",  # each model's best system, or TF-IDF, with a system that is not trained here
     "chance",  # a system with the chance level; it decides what is above chance
 ]
-Outcome = Verdict | Literal["both at chance"]
+Outcome = Verdict | Literal["both at chance", "not converged"]
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 

@@ -19,6 +19,8 @@ from lineage.analysis.records import (
 NEAR_CHANCE_SHARE = 0.1
 # How far its siblings must lead over chance for a run to have collapsed.
 MIN_SIBLING_LEAD = 0.1
+# Outcomes that say nothing about the models.
+SILENT_OUTCOMES = ("both at chance", "not converged")
 TUNED_TRANSFERS = ("finetuned", "setfit")  # those that change the encoder
 
 
@@ -48,7 +50,18 @@ def find_random_score(analysis: Analysis, system: System, setting: Setting) -> f
 
 
 def comparison_outcome(analysis: Analysis, comparison: Comparison) -> Outcome:
-    """Return the verdict, or "both at chance" if neither system is above chance."""
+    """Return the verdict, unless it says nothing about the models.
+
+    It is "not converged" if fine-tuning did not on this task, and "both at chance" if neither
+    system is above chance.
+    """
+    if comparison.first.transfer == "finetuned" and any(
+        control.task == comparison.task
+        and control.label_count == comparison.label_count
+        and not control.has_converged
+        for control in analysis.convergence_controls
+    ):
+        return "not converged"
     scores = [
         analysis.find_score(system, comparison.setting)
         for system in (comparison.first, comparison.second)

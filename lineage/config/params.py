@@ -19,7 +19,7 @@ from lineage.config.records import (
     read_yaml,
     suggest_nearest,
 )
-from lineage.config.resolve import resolve_tree
+from lineage.config.resolve import resolve_tree, trained_family_names
 from lineage.errors import shorten_value
 from lineage.results import HELDOUT_TEST_SET, joined_system_name
 
@@ -218,7 +218,9 @@ def _check_entries(key: str, names: Iterable[str], home: str, entries: Collectio
     """Raise ValueError unless every name under `key` is an entry of the block `home`."""
     for name in names:
         if name not in entries:
-            nearest = suggest_nearest(name, entries)
+            # A family in grid.models needs no entry.
+            known = {*entries, *trained_family_names()} if home == "models" else entries
+            nearest = suggest_nearest(name, known)
             raise ValueError(f"{key}: '{name}' has no entry in {home}{nearest}")
 
 

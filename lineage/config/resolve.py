@@ -103,13 +103,18 @@ def _without_default_trials(level: Tree) -> dict[str, Any]:
     return {"evaluate": methods} if methods else {}
 
 
+def trained_family_names() -> set[str]:
+    """Return the families that a study can train: all but public checkpoints."""
+    return {*family_names()} - {PUBLIC_FAMILY}
+
+
 def _families_of_the_grid(tree: Tree) -> dict[str, Any]:
     """Return an empty block for each family of grid.models, which needs no entry in `models`."""
     grid = tree.get("grid")
     names = grid.get("models") if isinstance(grid, Mapping) else None
     if not isinstance(names, list | tuple):
         return {}
-    known = set(family_names()) - {PUBLIC_FAMILY}
+    known = trained_family_names()
     return {name: {} for name in names if isinstance(name, str) and name in known}
 
 

@@ -20,6 +20,7 @@ MIN_BYTES_PER_TOKEN = 20
 # a 5-gram model of the same text (docs/explanation/recipes.md). Less and more was not measured.
 ENOUGH_PASSES = 4
 MEASURED_TEXT_BYTES = (400_000, 20_000_000)
+FEW_ROWS = 30  # with fewer, scores differ by tens of points from draw to draw
 # A subword vocabulary holds whole words, and the intermediate pieces of their merges.
 TOKENS_PER_WORD = 4
 NUMBERED_TAGS = (
@@ -163,6 +164,11 @@ def _list_warnings(name: str, params: Params, measures: TaskMeasures, where: str
     if measures.tags_without_scheme:
         count = measures.tags_without_scheme
         yield f"{where}.label: its {count} tags are {PLAIN_TAGS}, {metric_advice}"
+    if 0 < measures.num_train < FEW_ROWS:
+        yield (
+            f"{where}: {measures.num_train} training rows are too few to compare systems by: "
+            "another draw of them could turn any result around; label a hundred or more"
+        )
     counts = [count for count in params.grid.label_counts if count != "all"]
     num_classes = measures.num_classes
     fewest = min(counts, default=num_classes)

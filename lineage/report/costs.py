@@ -124,7 +124,7 @@ def build_costs(
     """Return the cost of every candidate of every setting.
 
     The time is that of one pretraining, one adaptation and one training of the head, the trials
-    on validation included. TF-IDF has the time of all its runs on the task.
+    on validation included, and for TF-IDF one training with its trials.
     """
     return {
         (standing.system, ranking.setting): _system_cost(
@@ -147,7 +147,7 @@ def _system_cost(
         models = {one["label_count"]: one for one in baselines.get("tfidf", [])}
         model = models.get(ranking.label_count, {})
         return SystemCost(
-            baselines.get("seconds"),
+            model.get("seconds"),
             baselines.get("peak_memory_bytes"),
             model.get("model_bytes"),
             model.get("items_per_second"),

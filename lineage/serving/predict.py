@@ -55,7 +55,7 @@ def print_systems(task: str) -> None:
 
 def predict_file(
     file: Path,
-    out: Path,
+    out: Path | None,
     *,
     task: str | None,
     system: str | None = None,
@@ -87,6 +87,8 @@ def predict_file(
         csv_quoting=new_task.csv_quoting,
         word_columns=list_word_columns(opened.task),
     )
+    if out is None:  # said last, so that a wrong folder or task is named first
+        raise InputError("lineage predict: name the file to write with -o, such as -o OUT.csv")
     check_output(out, source)
     source.check(columns)
     record = opened.kept.record

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from lineage.analysis.effects import Effect, build_effects
 from lineage.analysis.gains import Gain, GainSummary, summarize_gains
 from lineage.analysis.records import Analysis, group_by
+from lineage.analysis.settings import SILENT_OUTCOMES
 from lineage.analysis.statistics import MIN_SEEDS
 from lineage.methods.registry import list_uses
 from lineage.report import figures
@@ -133,7 +134,8 @@ def _explain_marks(report: ReportData) -> str:
     return (
         "Points at the largest label count of each task. ▲ better, ▼ worse, = equivalent (within "
         f"±{report.margin} points, or with identical predictions), ? too few seeds to tell; in "
-        "brackets: neither is significantly above chance, so their difference says nothing; °: "
+        "brackets: neither is significantly above chance, or fine-tuning did not converge, so "
+        "their difference says nothing; °: "
         "better than a baseline that is not shown to be above chance, or has less than a tenth of "
         "the other's lead over chance. Each verdict holds within its own setting and method, not "
         "for all of these at once: a few of many are chance. The tables of the tasks have the "
@@ -155,10 +157,22 @@ def _describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     ]
     most_labels = _describe_most_labels(summary)
     sentences = _describe_model_gains(own, summary, most_labels)
+    if tasks := _list_unconverged(summary):
+        sentences.append(
+            f"Fine-tuning did not converge on {join_with_and(tasks)}, so nothing is said about it."
+        )
     is_continuation = summary.comparison_type == "continuation"  # of public models only
     start = most_labels if is_continuation else "Of public models"
     sentences += _describe_model_gains(analysis.public_models, summary, start)
     return " ".join(sentences)
+
+
+def _list_unconverged(summary: GainSummary) -> list[str]:
+    """Return the tasks on which fine-tuning did not converge at the most labels."""
+    tasks = [
+        gain.comparison.task for gain in summary.at_most_labels if gain.outcome == "not converged"
+    ]
+    return [*dict.fromkeys(tasks)]
 
 
 def find_weak_models(analysis: Analysis) -> list[str]:
@@ -197,7 +211,11 @@ def _describe_model_gains(models: Sequence[str], summary: GainSummary, start: st
     unknown: list[str] = []
     worse: list[str] = []
     for model in models:
-        gains = [gain for gain in summary.at_most_labels if gain.model == model]
+        gains = [
+            gain
+            for gain in summary.at_most_labels
+            if gain.model == model and gain.outcome != "not converged"
+        ]
         outcomes = Counter(gain.outcome for gain in gains)
         name = format_model(model)
         if outcomes["better"]:
@@ -298,7 +316,7 @@ def _gain_cell(gain: Gain) -> Cell:
     """Format a gain: `+1.2 ▲`; with ° if the baseline is near chance; `(+1.2)` at chance."""
     points = format_difference(gain.comparison.difference)
     interval = format_comparison(gain.comparison)
-    if gain.outcome == "both at chance":
+    if gain.outcome in SILENT_OUTCOMES:
         return Cell(more=[Piece(f"({points})", "muted", interval)])
     text = points + GAIN_MARKS.get(gain.outcome, "")
     text += "°" if gain.baseline_near_chance else ""

@@ -7,7 +7,7 @@ from lineage.analysis.convergence import FinetuneCurve
 from lineage.analysis.decision import Decision
 from lineage.analysis.gains import Gain
 from lineage.analysis.records import Analysis, SeedProblem, SystemScore
-from lineage.analysis.settings import chance_level, find_random_score
+from lineage.analysis.settings import SILENT_OUTCOMES, chance_level, find_random_score
 from lineage.report import charts, figures
 from lineage.report.answers import list_answer_figures
 from lineage.report.decisions import describe_decision, find_largest_decisions
@@ -258,8 +258,9 @@ def _baseline_cell(scores: TaskScores, score: SystemScore) -> Cell:
 
 
 def _describe_outcome(gain: Gain) -> str:
-    is_at_chance = gain.outcome == "both at chance"
-    return gain.outcome if is_at_chance else format_verdict(gain.comparison)
+    if gain.outcome in SILENT_OUTCOMES:
+        return gain.outcome
+    return format_verdict(gain.comparison)
 
 
 def _draw_strip(scores: TaskScores, score: SystemScore, scale: LinearScale) -> str:
