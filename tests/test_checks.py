@@ -264,3 +264,23 @@ def test_fewer_than_four_passes_over_little_text_are_warned_of(
     check_corpus("general", params, {}, {}, tmp_path)
     error = capsys.readouterr().err
     assert warning in error and bool(error) == bool(warning), error
+
+
+@pytest.mark.parametrize(("num_rows", "is_warned"), [(29, True), (30, False)])
+def test_few_labelled_rows_are_warned_of(
+    num_rows: int, is_warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, count in (("train", num_rows), ("validation", 40), ("test", 40)):
+        rows = [{"text": f"{name} text {n}", "label": str(n % 2)} for n in range(count)]
+        write_jsonl(tmp_path / f"{name}.jsonl", rows)
+    task = {
+        "kind": "text_classification",
+        "language": "en",
+        "files": {name: f"{name}.jsonl" for name in ("train", "validation", "test")},
+        "text": ["text"],
+        "label": "label",
+        "max_words": 8,
+    }
+    params = build_params(add_task(task), ["gpt"], ["mine"])
+    check_task_data("mine", params, tmp_path)
+    assert ("29 training rows are too few" in capsys.readouterr().err) is is_warned

@@ -217,8 +217,8 @@ CASES: dict[str, Case] = {
     ),
     "boolean_for_number": change({"threads": True}, "threads ... expected a whole number"),
     "model_without_block": change(
-        {"grid.models": ["gtp"]},
-        "grid.models ... 'gtp' has no entry in models ... did you mean 'gpt'?",
+        {"grid.models": ["emlo"]},
+        "grid.models ... 'emlo' has no entry in models ... did you mean 'elmo'?",
     ),
     "zero_budget": change({"budget.text_bytes": 0}, "budget ... text_bytes is 0"),
     "negative_budget": change({"budget.text_bytes": -1_000}, "budget ... text_bytes is -1000"),
