@@ -49,6 +49,16 @@ JobsOption = Annotated[
 ]
 
 
+MinutesOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        help="The minutes that the run may take. If the forecast is longer, the models and the "
+        "text that fit are proposed.",
+    ),
+]
+
+
 @app.callback(invoke_without_command=True)
 def set_up(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
@@ -128,11 +138,12 @@ def check(
     by_stage: Annotated[
         bool, typer.Option("--by-stage", help="Show each stage, not only each kind of stage.")
     ] = False,
+    minutes: MinutesOption = None,
 ) -> None:
     """Validate all parameters and data, and forecast minutes, memory and disk."""
     from flows.forecast import check_and_forecast
 
-    check_and_forecast(Path.cwd(), jobs=jobs, by_stage=by_stage)
+    check_and_forecast(Path.cwd(), jobs=jobs, by_stage=by_stage, minutes=minutes)
 
 
 @app.command()
@@ -163,8 +174,11 @@ def run(
         bool,
         typer.Option("--commit", help="Commit params.yaml, dvc.lock and the report to git."),
     ] = False,
+    minutes: MinutesOption = None,
 ) -> None:
     """Run every stage that is stale. A run that was stopped goes on where it was.
+
+    With --minutes it is checked first, and does not begin if it is forecast to take longer.
 
     Exit code: 0 done, 2 bad configuration or input, 3 finished but some results failed, 1 anything
     else.
@@ -173,6 +187,14 @@ def run(
 
     interrupt_on_signals()
     options = RunOptions(jobs, workers, commit)
+    if minutes is not None:
+        from flows.forecast import check_and_forecast
+
+        if not check_and_forecast(Path.cwd(), jobs=jobs, minutes=minutes):
+            raise InputError(
+                "--minutes: the run would take longer; change params.yaml as proposed, or leave "
+                "the option out"
+            )
     if not no_prefect:
         exit_status = _run_with_prefect(options)
     elif workers:

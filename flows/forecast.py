@@ -25,6 +25,7 @@ from flows.plan import (
 )
 from flows.rehearsal import forecast_study
 from flows.study import check_places, is_running, open_study
+from flows.time_limit import describe_proposal, propose
 from lineage.config.params import read_params
 from lineage.errors import InputError
 from lineage.forecast.records import StageForecast, StudyForecast
@@ -245,10 +246,13 @@ def format_bytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.1f} GB"
 
 
-def check_and_forecast(root: Path, *, jobs: int | None = None, by_stage: bool = False) -> None:
+def check_and_forecast(
+    root: Path, *, jobs: int | None = None, by_stage: bool = False, minutes: float | None = None
+) -> bool:
     """Check all parameters and data of a study, and print the forecast of its next run.
 
-    Raises InputError for what a run would refuse.
+    Return whether the run fits into `minutes`; print what would if it does not. Raises InputError
+    for what a run would refuse.
     """
     open_study(root)
     check_places(root)
@@ -273,17 +277,34 @@ def check_and_forecast(root: Path, *, jobs: int | None = None, by_stage: bool = 
             jobs=jobs,
             on_progress=on_progress,
         )
-    run = simulate_run(
-        nodes_to_run,
-        forecast,
-        jobs=jobs,
-        overhead_seconds=overhead_seconds,
-        exclusive_gpu=params.device == "cuda",
-    )
+
+    def simulate(chosen: Sequence[StageNode], changed: StudyForecast) -> RunForecast:
+        return simulate_run(
+            chosen,
+            changed,
+            jobs=jobs,
+            overhead_seconds=overhead_seconds,
+            exclusive_gpu=params.device == "cuda",
+        )
+
+    run = simulate(nodes_to_run, forecast)
     print_forecast(
         nodes_to_run, forecast, run, overhead_seconds=overhead_seconds, by_stage=by_stage
     )
     check_free_space(root, read_cache_folder(root), run.disk_bytes)
+    if minutes is None or run.seconds <= 60 * minutes:
+        return True
+    proposal = propose(
+        nodes_to_run,
+        forecast,
+        params,
+        limit_seconds=60 * minutes,
+        simulate=lambda chosen, changed: simulate(chosen, changed).seconds,
+    )
+    print(f"that is more than {minutes:g} min; this fits:")
+    for line in describe_proposal(proposal, params):
+        print(f"  {line}")
+    return False
 
 
 def check_free_space(root: Path, cache: Path, disk_bytes: int) -> None:

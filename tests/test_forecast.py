@@ -18,6 +18,7 @@ from flows.forecast import (
 from flows.package_data import package_file
 from flows.plan import StageNode
 from flows.rehearsal import forecast_study
+from flows.time_limit import Proposal, describe_proposal, propose
 from lineage.config.params import Params, parse_params
 from lineage.config.resolve import merge_trees
 from lineage.data.checks import check_corpus, check_task_data
@@ -30,6 +31,9 @@ from lineage.study.checks import check_study
 from lineage.study.resolved import resolved_values
 from tests.helpers import user_project
 from tests.helpers.checkout import RUN_STUDY, create_own_study, run_command, set_params
+
+PASSES = 4
+TEXT_BYTES = 4_000_000
 
 
 def small_params(**changes: Any) -> Params:
@@ -85,6 +89,54 @@ def test_the_simulation_runs_one_stage_on_a_gpu_at_a_time() -> None:
     forecast = build_forecast(a=3, b=5, c=4)
     assert simulate_run(nodes, forecast, jobs=2).seconds == 7
     assert simulate_run(nodes, forecast, jobs=2, exclusive_gpu=True).seconds == 8
+
+
+def build_study() -> tuple[Params, list[StageNode], StudyForecast]:
+    """Return a study of three models with one task: gpt takes longest, and then elmo."""
+    models = ["gpt", "elmo", "word2vec"]
+    grid = {"models": models, "tasks": ["mood"], "adapt_models": [], "adapt_tasks": []}
+    budget = {"text_bytes": TEXT_BYTES, "max_epochs": PASSES}
+    params = small_params(grid=grid, budget=budget)
+    nodes = [build_node("baselines@mood")]
+    seconds: dict[str, Any] = {"baselines@mood": 10, "report": 5}
+    for model, pretraining in zip(models, (400, 200, 20), strict=True):
+        nodes.append(build_node(f"pretrain@{model}-0"))
+        nodes.append(build_node(f"evaluate@{model}-0-mood", (f"pretrain@{model}-0",)))
+        seconds |= {f"pretrain@{model}-0": pretraining, f"evaluate@{model}-0-mood": 30}
+    nodes.append(build_node("report", tuple(node.name for node in nodes)))
+    return params, nodes, build_forecast(**seconds)
+
+
+def propose_for(seconds: float) -> tuple[Params, Proposal]:
+    params, nodes, forecast = build_study()
+    proposal = propose(
+        nodes,
+        forecast,
+        params,
+        limit_seconds=seconds,
+        simulate=lambda chosen, changed: simulate_run(chosen, changed, jobs=1).seconds,
+    )
+    return params, proposal
+
+
+def test_the_most_models_that_fit_and_the_most_text_for_all_are_proposed() -> None:
+    params, proposal = propose_for(310)
+    assert proposal.models == {"word2vec": 65, "elmo": 295}
+    # 105 s of other stages leave 205 of 620 for reading: 0.32 of the text, in steps of 0.02.
+    assert proposal.text_bytes == 0.32 * TEXT_BYTES and proposal.text_seconds <= 310
+    assert describe_proposal(proposal, params) == [
+        "grid.models: [elmo, word2vec] takes about 5 min",
+        "budget.text_bytes: 1,280,000 with all models takes about 5 min",
+    ]
+
+
+def test_less_than_one_pass_and_what_takes_longer_are_not_proposed() -> None:
+    params, proposal = propose_for(200)
+    assert proposal.models == {"word2vec": 65} and proposal.text_bytes == 0
+    params, proposal = propose_for(60)
+    assert proposal == Proposal({})
+    (line,) = describe_proposal(proposal, params)
+    assert line.startswith("nothing does: even the cheapest model takes longer")
 
 
 def test_the_forecast_is_printed_by_verb_and_by_stage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,6 +309,7 @@ import json
 from pathlib import Path
 from flows.plan import read_graph
 from flows.rehearsal import forecast_study
+from flows.time_limit import Proposal, describe_proposal, propose
 from lineage.study.checks import check_study
 from lineage.config.params import read_params
 from lineage.study.source_records import collect_records
