@@ -25,10 +25,10 @@ from flows.plan import (
 )
 from flows.rehearsal import forecast_study
 from flows.study import check_places, is_running, open_study
-from flows.time_limit import describe_proposal, propose
 from lineage.config.params import read_params
 from lineage.errors import InputError
 from lineage.forecast.records import StageForecast, StudyForecast
+from lineage.forecast.time_limit import describe_proposal, propose
 from lineage.runtime.code import PROJECT_ROOT
 from lineage.runtime.scratch import scratch_folder
 from lineage.runtime.settings import (
@@ -294,12 +294,13 @@ def check_and_forecast(
     check_free_space(root, read_cache_folder(root), run.disk_bytes)
     if minutes is None or run.seconds <= 60 * minutes:
         return True
+    by_name = {node.name: node for node in nodes_to_run}
     proposal = propose(
-        nodes_to_run,
+        [*by_name],
         forecast,
         params,
         limit_seconds=60 * minutes,
-        simulate=lambda chosen, changed: simulate(chosen, changed).seconds,
+        simulate=lambda names, changed: simulate([by_name[one] for one in names], changed).seconds,
     )
     print(f"that is more than {minutes:g} min; this fits:")
     for line in describe_proposal(proposal, params):

@@ -49,6 +49,7 @@ COMMANDS_MAY_IMPORT = {
         "lineage.config.params",
         "lineage.study.source_records",
         "lineage.forecast.records",
+        "lineage.forecast.time_limit",
     },
     "flows.rehearsal": {
         "lineage.config.params",

@@ -18,7 +18,6 @@ from flows.forecast import (
 from flows.package_data import package_file
 from flows.plan import StageNode
 from flows.rehearsal import forecast_study
-from flows.time_limit import Proposal, describe_proposal, propose
 from lineage.config.params import Params, parse_params
 from lineage.config.resolve import merge_trees
 from lineage.data.checks import check_corpus, check_task_data
@@ -26,6 +25,7 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.forecast.data import copy_corpus, copy_task, measure_corpus
 from lineage.forecast.records import StageForecast, StudyForecast
+from lineage.forecast.time_limit import Proposal, describe_proposal, propose
 from lineage.runtime.settings import METADATA_DIR
 from lineage.study.checks import check_study
 from lineage.study.resolved import resolved_values
@@ -109,13 +109,12 @@ def build_study() -> tuple[Params, list[StageNode], StudyForecast]:
 
 def propose_for(seconds: float) -> tuple[Params, Proposal]:
     params, nodes, forecast = build_study()
-    proposal = propose(
-        nodes,
-        forecast,
-        params,
-        limit_seconds=seconds,
-        simulate=lambda chosen, changed: simulate_run(chosen, changed, jobs=1).seconds,
-    )
+    by_name = {node.name: node for node in nodes}
+
+    def simulate(names: Sequence[str], changed: StudyForecast) -> float:
+        return simulate_run([by_name[one] for one in names], changed, jobs=1).seconds
+
+    proposal = propose([*by_name], forecast, params, limit_seconds=seconds, simulate=simulate)
     return params, proposal
 
 
@@ -309,7 +308,6 @@ import json
 from pathlib import Path
 from flows.plan import read_graph
 from flows.rehearsal import forecast_study
-from flows.time_limit import Proposal, describe_proposal, propose
 from lineage.study.checks import check_study
 from lineage.config.params import read_params
 from lineage.study.source_records import collect_records

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flows.plan import StageNode
 from lineage.config.params import Params
 from lineage.forecast.counts import StageName
 from lineage.forecast.records import StudyForecast
@@ -11,7 +10,8 @@ from lineage.forecast.records import StudyForecast
 # Stages whose time grows with the text that a model reads.
 READING_VERBS = ("pretrain", "recipe")
 SHARE_STEPS = 50  # of the text, tried from all of it downwards
-Simulation = Callable[[Sequence[StageNode], StudyForecast], float]  # the seconds of a run
+# The seconds of a run of some stages, by their names.
+Simulation = Callable[[Sequence[str], StudyForecast], float]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Proposal:
 
 
 def propose(
-    nodes: Sequence[StageNode],
+    stages: Sequence[str],
     forecast: StudyForecast,
     params: Params,
     *,
@@ -36,33 +36,33 @@ def propose(
     The cheapest models come first, since they are the most. Less than one pass over the text is
     never proposed, as models would learn too little from it.
     """
-    models = _fit_models(nodes, forecast, params, limit_seconds, simulate)
+    models = _fit_models(stages, forecast, params, limit_seconds, simulate)
     passes = params.budget.max_epochs
     for step in range(SHARE_STEPS, 0, -1):
         share = step / SHARE_STEPS
         if share * passes < 1:
             break
-        seconds = simulate(nodes, _shorten_reading(forecast, share))
+        seconds = simulate(stages, _shorten_reading(forecast, share))
         if seconds <= limit_seconds:
             return Proposal(models, int(share * params.budget.text_bytes), seconds)
     return Proposal(models)
 
 
 def _fit_models(
-    nodes: Sequence[StageNode],
+    stages: Sequence[str],
     forecast: StudyForecast,
     params: Params,
     limit_seconds: float,
     simulate: Simulation,
 ) -> dict[str, float]:
-    model_of = {node.name: StageName.parse(node.name, params).model for node in nodes}
+    model_of = {name: StageName.parse(name, params).model for name in stages}
     costs = dict.fromkeys(params.grid.models, 0.0)
     for name, model in model_of.items():
         if model:
             costs[model] += forecast.stages[name].seconds
     fitting: dict[str, float] = {}
     for model in sorted(costs, key=lambda one: costs[one]):
-        kept = [node for node in nodes if model_of[node.name] in ("", model, *fitting)]
+        kept = [name for name in stages if model_of[name] in ("", model, *fitting)]
         seconds = simulate(kept, forecast)
         if seconds > limit_seconds:
             break
