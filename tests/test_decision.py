@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from lineage.analysis.cells import ResultCell
-from lineage.analysis.decision import Choice, Costs, Decision, SystemCost, decide, pareto_front
+from lineage.analysis.decision import (
+    Choice,
+    Costs,
+    Decision,
+    SystemCost,
+    decide,
+    pareto_front,
+    printed_gap,
+)
 from lineage.analysis.labels import measure_label_gains
 from lineage.analysis.ranking import rank_setting
 from lineage.analysis.records import (
@@ -31,7 +39,7 @@ from lineage.report.decisions import (
     describe_omitted,
     summarize_decisions,
 )
-from lineage.report.formatting import format_percent, printed_gap
+from lineage.report.formatting import format_percent
 from lineage.report.section import ReportData
 from lineage.report.sections.answer import describe_study
 from lineage.report.sections.quality_cost import describe_front

@@ -81,7 +81,8 @@ class Decision:
     as_good: tuple[Choice, ...]  # others that may be the best, or are within the margin of it
     under_budget: Choice | None  # None if nothing was trained under the budget
     overall: Choice | None  # if public checkpoints may be used; None without any
-    overall_gain: float | None  # its lead over the best of the budget; None without one
+    # Its lead over the best of the budget, both as printed; None without one.
+    overall_gain: float | None
     label_gain: LabelGain | None  # of the system to use
     advice: Advice
     omitted: tuple[OmittedMethod, ...] = ()  # methods that were not run with this number of labels
@@ -99,6 +100,11 @@ class Decision:
     def expected_score(self) -> float:
         """The score of the system to use, in the unit of the metric."""
         return self.use.standing.mean * RANKING_METRICS[self.metric]
+
+
+def printed_gap(high: float, low: float) -> float:
+    """Return the difference of two scores as they are printed, so that readers find no other."""
+    return round(round(high, 3) - round(low, 3), 3)
 
 
 def decide(analysis: Analysis, costs: Costs) -> list[Decision]:
@@ -131,7 +137,7 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
     if overall is not None:
         best_overall, overall_certainty = _choose(overall, costs, margin=margin)
         if budget is not None:
-            overall_gain = best_overall.standing.mean - budget.best.mean
+            overall_gain = printed_gap(best_overall.standing.mean, budget.best.mean)
         if _is_worth_it(best_overall.standing, budget, overall, margin=margin):
             advice = "use a public model"
             ranking = overall

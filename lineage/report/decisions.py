@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from lineage.analysis.decision import Choice, Decision
+from lineage.analysis.decision import Choice, Decision, printed_gap
 from lineage.analysis.outside import find_outside_leads
 from lineage.analysis.records import Analysis, Comparison, Standing, System, group_by
 from lineage.analysis.statistics import MIN_SEEDS
@@ -17,7 +17,6 @@ from lineage.report.formatting import (
     format_use,
     join_with_and,
     metric_unit,
-    printed_gap,
 )
 
 SMALLEST_GAIN = 0.0005  # it would be printed as 0.0 points
@@ -358,9 +357,7 @@ def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decisio
 
 def _format_lead(decision: Decision) -> str:
     """Format the lead of the best public system over the best without public weights."""
-    assert decision.overall is not None and decision.overall_gain is not None
-    best = decision.overall.standing.mean
-    return format_percent(printed_gap(best, best - decision.overall_gain))
+    return format_percent(decision.overall_gain)
 
 
 def _describe_continuation(analysis: Analysis, group: Sequence[Decision]) -> str:

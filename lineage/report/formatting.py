@@ -151,11 +151,6 @@ def format_difference(value: float) -> str:
     return text.replace("-", "−")
 
 
-def printed_gap(high: float, low: float) -> float:
-    """Return the difference of two scores as they are printed, so that readers find no other."""
-    return round(high, 3) - round(low, 3)
-
-
 def format_comparison(comparison: Comparison) -> str:
     """Format a difference with its interval: `+1.2 points, −0.4 to +2.9`.
 

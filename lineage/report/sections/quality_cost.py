@@ -9,6 +9,7 @@ from lineage.analysis.decision import (
     largest_label_counts,
     list_choices,
     pareto_front,
+    printed_gap,
     widest_rankings,
 )
 from lineage.analysis.records import Analysis, Ranking
@@ -22,7 +23,6 @@ from lineage.report.formatting import (
     format_model,
     join_with_and,
     metric_heading,
-    printed_gap,
 )
 from lineage.report.section import Figure, Figures, Paragraph, ReportData, Section
 from lineage.report.sections.outside_systems import describe_prices
