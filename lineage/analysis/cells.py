@@ -14,8 +14,10 @@ import pandas as pd
 
 from lineage import artifacts, results
 from lineage.analysis import statistics
+from lineage.analysis.contributions import ItemRange, split_score
 from lineage.analysis.records import (
     BASELINES,
+    CHANCE_BASELINES,
     MEAN_TOLERANCE,
     TEST_SET_SEPARATOR,
     DuplicateLabelCount,
@@ -62,6 +64,8 @@ class ResultCell:
     # If item_scores has one value per group of items: the number of items of each.
     group_sizes: pd.Series | None = None
     problems: list[SeedProblem] = field(default_factory=list)
+    # The ranges of `lineage.analysis.contributions`, where the score is no mean over items.
+    item_ranges: dict[SeedPair, ItemRange] = field(default_factory=dict)
 
     @property
     def setting(self) -> Setting:
@@ -76,6 +80,14 @@ class ResultCell:
     def num_grouped_items(self) -> int:
         """Return how many items the scored groups hold; 0 if items are scored one by one."""
         return 0 if self.group_sizes is None else self.num_examples
+
+    @property
+    def item_range(self) -> ItemRange | None:
+        """Return the mean range over repetitions; None if scores are means over items."""
+        if not self.item_ranges:
+            return None
+        lowest, highest = np.mean(list(self.item_ranges.values()), axis=0)
+        return float(lowest), float(highest)
 
     def group_sizes_of(self, tables: Iterable[pd.Series]) -> npt.NDArray[np.float64] | None:
         """Return the sizes of the groups that all tables share; None if items are no groups."""
@@ -131,6 +143,7 @@ class ResultCell:
             scores,
             bounds=(MIN_SCORES.get(self.metric, 0.0), 1.0),
             group_sizes_N=self.group_sizes_of(tables),
+            item_range=self.item_range,
         )
         return estimate.low, estimate.high
 
@@ -328,7 +341,7 @@ def add_predictions(
     chosen = disambiguate(chosen).assign(hash=_hash_predictions(chosen))
     key_columns = [*RESULT_KEY, "pretrain_seed", "finetune_seed"]
     repetitions = chosen.groupby(key_columns, dropna=False, sort=True)
-    item_columns = ["id", "group", "fold", "correct", "hash"]
+    item_columns = ["id", "group", "fold", "label", "prediction", "correct", "hash"]
     for (*key, pretrain_seed, finetune_seed), items in repetitions[item_columns]:
         cell = cells.get(tuple(map(str, key)))
         if cell is None or items["correct"].isna().any():
@@ -336,6 +349,11 @@ def add_predictions(
         seeds = normalize_seeds(cell.system, pretrain_seed, finetune_seed)
         if seeds not in cell.seed_values:
             continue  # one fold failed, so the other folds of this repetition do not count
+        split = split_score(cell.metric, items)
+        if split is not None and cell.system.model not in CHANCE_BASELINES:
+            contributions_N, item_range = split
+            items = items.assign(correct=contributions_N)
+            cell.item_ranges.setdefault(seeds, item_range)
         if _has_clusters(items):
             cell.group_sizes = items.groupby("group")["correct"].size()
         scores = _score_items(items, by_group=cell.group_sizes is not None)

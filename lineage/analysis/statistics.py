@@ -103,6 +103,7 @@ def estimate_mean(
     seeds: Seeds | None = None,
     seed_variances: Sequence[SeedVariances] = (),
     group_sizes_N: npt.ArrayLike | None = None,
+    item_range: tuple[float, float] | None = None,
 ) -> Estimate:
     """Estimate the mean of (R, N) scores, N > 1, with an interval over items and repetitions.
 
@@ -117,21 +118,23 @@ def estimate_mean(
     the weight of one item then. Large groups pull the mean towards themselves, so deviations are
     divided by what is left of them (Bell and McCaffrey 2002), and the degrees of freedom are those
     of the effective number of groups (Carter, Schnepel and Steigerwald 2017).
+
+    If the mean is a score such as F1, `item_range` is the range of the contributions of items
+    (`lineage.analysis.contributions`). Then the pseudo-items are at its ends, and the degrees of
+    freedom allow for a variance that rests on few items (`freedom_of_variance`).
     """
     assert scores.ndim == 2 and scores.shape[1] > 1, scores.shape
     num_items = scores.shape[1]
     mean = float(scores.mean())
     means_N = scores.mean(axis=0)
-    if group_sizes_N is None:
-        padded = np.concatenate([means_N, bounds])
-        item_variance = float(padded.var(ddof=1)) / (num_items + 2)
-        item_freedom = num_items - 1.0
-    else:
-        sizes_N = np.asarray(group_sizes_N, dtype=np.float64)
-        shares_N = sizes_N / sizes_N.sum()
-        item_variance = float(((means_N - mean) ** 2 / (1 - shares_N)).sum()) / num_items**2
-        item_variance += sum((bound - mean) ** 2 for bound in bounds) / sizes_N.sum() ** 2
-        item_freedom = effective_groups(sizes_N) - 1
+    item_variance, item_freedom = _item_variance(
+        means_N, mean, group_sizes_N, pseudo_items=item_range or bounds
+    )
+    if item_range is not None:
+        share = 1.0 if group_sizes_N is None else num_items / np.sum(group_sizes_N)
+        pseudo_deviations = share * (np.array(item_range) - mean)
+        deviations = np.concatenate([means_N - mean, pseudo_deviations])
+        item_freedom = min(item_freedom, freedom_of_variance(deviations))
     variance, freedom = _total_variance(
         item_variance, item_freedom, scores, _resolve_seeds(scores, seeds), seed_variances
     )
@@ -148,9 +151,37 @@ def estimate_mean(
     )
 
 
+def _item_variance(
+    means_N: Scores,
+    mean: float,
+    group_sizes_N: npt.ArrayLike | None,
+    *,
+    pseudo_items: tuple[float, float],
+) -> tuple[float, float]:
+    """Return what the items add to the variance of the mean, and its degrees of freedom."""
+    num_items = len(means_N)
+    if group_sizes_N is None:
+        padded = np.concatenate([means_N, pseudo_items])
+        return float(padded.var(ddof=1)) / (num_items + 2), num_items - 1.0
+    sizes_N = np.asarray(group_sizes_N, dtype=np.float64)
+    shares_N = sizes_N / sizes_N.sum()
+    variance = float(((means_N - mean) ** 2 / (1 - shares_N)).sum()) / num_items**2
+    variance += sum((bound - mean) ** 2 for bound in pseudo_items) / sizes_N.sum() ** 2
+    return variance, effective_groups(sizes_N) - 1
+
+
 def effective_groups(sizes_N: Scores) -> float:
     """Return how many groups of equal size would tell as much as these."""
     return float(sizes_N.sum() ** 2 / (sizes_N**2).sum())
+
+
+def freedom_of_variance(deviations_N: Scores) -> float:
+    """Return the degrees of freedom of a variance that is the mean of these squared deviations.
+
+    A chi-squared variable with as many varies as much as their sum (Satterthwaite 1946). There are
+    few where a few items have most of the sum, such as those of a rare class.
+    """
+    return max(2 * effective_groups(deviations_N**2), 1.0)
 
 
 def estimate_difference(
@@ -161,11 +192,12 @@ def estimate_difference(
     seed_variances: Sequence[SeedVariances] = (),
     max_difference: float = 1.0,
     group_sizes_N: npt.ArrayLike | None = None,
+    item_range: tuple[float, float] | None = None,
 ) -> Estimate:
     """Estimate first - second from two (R, N) tables with the same items and the same seeds.
 
     `max_difference` is the largest possible difference. `seed_variances` are those of the
-    differences that are read together.
+    differences that are read together. `item_range` is that of the differences of contributions.
     """
     assert first.shape == second.shape, (first.shape, second.shape)
     return estimate_mean(
@@ -174,6 +206,7 @@ def estimate_difference(
         seeds=seeds,
         seed_variances=seed_variances,
         group_sizes_N=group_sizes_N,
+        item_range=item_range,
     )
 
 
