@@ -25,6 +25,7 @@ from lineage.report.formatting import (
     format_verdict,
     metric_heading,
     metric_unit,
+    note_these_labels,
     plural,
 )
 from lineage.report.notes import format_notes
@@ -94,7 +95,8 @@ def build_task_section(report: ReportData, scores: TaskScores, *, is_first: bool
     task = scores.task
     blocks: list[Block] = [build_score_table(report, scores)]
     if is_first:
-        blocks.append(Paragraph(TABLE_NOTE, "note", only="html"))
+        note = TABLE_NOTE + note_these_labels(report.analysis.comparisons)
+        blocks.append(Paragraph(note, "note", only="html"))
     blocks += [build_label_count_table(scores, count) for count in scores.train_examples]
     decision = find_largest_decisions(report.decisions).get(task)
     answers = list_answer_figures(report.analysis, decision) if decision is not None else []
