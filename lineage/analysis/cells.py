@@ -31,6 +31,7 @@ from lineage.analysis.records import (
 from lineage.answers.metrics import MIN_SCORES, RANKING_METRICS
 from lineage.config.data import Task
 from lineage.config.params import Grid
+from lineage.data.dataset_stats import read_dataset_stats
 from lineage.errors import InputError, is_short_name, shorten_value
 from lineage.results import HELDOUT_TEST_SET, NGRAM_STAGE, PUBLIC_FAMILY
 from lineage.tasks.base import load_kind
@@ -41,6 +42,7 @@ SYSTEM_COLUMNS = tuple(System.__dataclass_fields__)
 RESULT_KEY = (*SYSTEM_COLUMNS, "task", "label_count")  # the columns that identify a cell
 CellKey = tuple[str, ...]  # their values
 Row = dict[Hashable, Any]  # a cell has a handful, and a table for each would be slow
+MIN_OVERLAPPING_SHARE = 0.2  # of all labels: smaller subsets have little in common
 MIN_CLUSTERS = 10  # fewer groups do not tell how much groups differ
 TRANSFER_ORDER = ("frozen", "none", "finetuned", "setfit", "zero_shot")
 INIT_ORDER = ("pretrained", "adapted", "target_only", "random", "none")
@@ -66,6 +68,8 @@ class ResultCell:
     problems: list[SeedProblem] = field(default_factory=list)
     # The ranges of `lineage.analysis.contributions`, where the score is no mean over items.
     item_ranges: dict[SeedPair, ItemRange] = field(default_factory=dict)
+    num_folds: int = 0  # of cross-validation; 0 if the task has a test set
+    num_labels: int = 0  # from which the training items are drawn; 0 if that is unknown
 
     @property
     def setting(self) -> Setting:
@@ -98,6 +102,17 @@ class ResultCell:
             if not table.index.equals(shared):
                 shared = shared.intersection(table.index)
         return self.group_sizes.loc[shared.sort_values()].to_numpy(dtype=np.float64)
+
+    @property
+    def overlap(self) -> float:
+        """Return how much the scores of two seeds have in common, see `statistics`."""
+        if self.num_folds > 1:
+            return statistics.overlap_of_folds(self.num_folds)
+        if not self.label_count.isdecimal() or not self.num_labels:
+            return 0.0
+        share = self.train_examples / self.num_labels
+        is_large = MIN_OVERLAPPING_SHARE <= share < 1
+        return statistics.overlap_of_subsets(share) if is_large else 0.0
 
     def summarize(self, *, above_chance: bool = False) -> SystemScore:
         """Return the mean with its interval over items, and every repetition."""
@@ -208,7 +223,19 @@ def read_result_cells(
     for predictions in ensemble_predictions:
         add_predictions(cells, predictions, split=split)
     kept = _drop_redundant_chance(cells.values())
+    num_labels = _count_labels(results_dir, grid)
+    for cell in kept:
+        cell.num_labels = num_labels[split_test_set(cell.task)[0]]
     return sorted(kept, key=lambda cell: _grid_order(cell, grid))
+
+
+def _count_labels(results_dir: Path, grid: Grid) -> dict[str, int]:
+    """Return the number of labelled items of each task, from which subsets are drawn."""
+    counts = {}
+    for task in grid.tasks:
+        stats = read_dataset_stats(results_dir / "statistics" / f"baselines-{task}.json")
+        counts[task] = stats.splits["train"].items if "train" in stats.splits else 0
+    return counts
 
 
 def _build_cells(
@@ -354,6 +381,7 @@ def add_predictions(
             contributions_N, item_range = split
             items = items.assign(correct=contributions_N)
             cell.item_ranges.setdefault(seeds, item_range)
+        cell.num_folds = items["fold"].nunique()
         if _has_clusters(items):
             cell.group_sizes = items.groupby("group")["correct"].size()
         scores = _score_items(items, by_group=cell.group_sizes is not None)
