@@ -104,15 +104,14 @@ class ResultCell:
         return self.group_sizes.loc[shared.sort_values()].to_numpy(dtype=np.float64)
 
     @property
-    def overlap(self) -> float:
-        """Return how much the scores of two seeds have in common, see `statistics`."""
-        if self.num_folds > 1:
-            return statistics.overlap_of_folds(self.num_folds)
-        if not self.label_count.isdecimal() or not self.num_labels:
-            return 0.0
-        share = self.train_examples / self.num_labels
-        is_large = MIN_OVERLAPPING_SHARE <= share < 1
-        return statistics.overlap_of_subsets(share) if is_large else 0.0
+    def training_sets(self) -> statistics.TrainingSets:
+        """Return how the seeds draw their training sets."""
+        share = 0.0
+        if self.label_count.isdecimal() and self.num_labels:
+            share = self.train_examples / self.num_labels
+        if not MIN_OVERLAPPING_SHARE <= share < 1:
+            share = 0.0
+        return statistics.TrainingSets(num_folds=self.num_folds, label_share=share)
 
     def summarize(self, *, above_chance: bool = False) -> SystemScore:
         """Return the mean with its interval over items, and every repetition."""

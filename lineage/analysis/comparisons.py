@@ -247,7 +247,7 @@ def _estimate_difference(
         max_difference=max_difference(cell.metric),
         group_sizes_N=scores.group_sizes_N,
         item_range=scores.item_range,
-        overlap=cell.overlap,
+        training_sets=cell.training_sets,
     )
 
 

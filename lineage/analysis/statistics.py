@@ -18,8 +18,8 @@ prior variance, which adds its degrees of freedom. The prior is estimated from t
 
 Seeds draw new folds, or another subset of the labels, but from the same labelled items. Where their
 training sets share many, the scores of seeds are alike: they vary less than with other labelled
-items, and more seeds do not help. `overlap` adds what they have in common (Nadeau and Bengio 2003,
-section 3).
+items, and more seeds do not help. What they have in common is added (Nadeau and Bengio 2003,
+section 3): `TrainingSets` says how they were drawn.
 
 Three seeds are the fewest that say how others would turn out. With fewer fine-tuning seeds there is
 no verdict (`lineage.analysis.comparisons`). With fewer pretraining seeds the statement is about
@@ -69,6 +69,44 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class TrainingSets:
+    """How the fine-tuning seeds draw their training sets from the labelled items.
+
+    The overlaps are the covariance of two seeds, as a share of the variance between them.
+    """
+
+    num_folds: int = 0  # of cross-validation; 0 if there is none
+    label_share: float = 0.0  # of all labels, in each random subset; below 1
+
+    @property
+    def overlap_of_seeds(self) -> float:
+        """Return that of the means over test items, with random subsets.
+
+        If the effects of training items added up, two seeds would have `label_share` of the
+        variance between training sets in common, and differ by the rest. They do not quite, so half
+        of that holds in simulated studies (benchmarks/calibration_training.py).
+        """
+        if self.num_folds:
+            return 0.0
+        return self.label_share / (1 - self.label_share) / 2
+
+    @property
+    def overlap_of_items(self) -> float:
+        """Return that of the scores of single items, with folds.
+
+        Every item is in training sets of each seed, so that means differ by little more than their
+        items explain. Nadeau and Bengio's n_test / n_train is 1 / (k - 1) of the variance between
+        splits, and a seed is the mean of k of them.
+        """
+        if self.num_folds < 2:
+            return 0.0
+        return self.num_folds / (self.num_folds - 1)
+
+
+OWN_TRAINING_SETS = TrainingSets()  # of each seed, with no items in common
+
+
+@dataclass(frozen=True)
 class _VarianceComponent:
     """The share of one source of repetitions in the variance of the mean.
 
@@ -109,7 +147,7 @@ def estimate_mean(
     seed_variances: Sequence[SeedVariances] = (),
     group_sizes_N: npt.ArrayLike | None = None,
     item_range: tuple[float, float] | None = None,
-    overlap: float = 0.0,
+    training_sets: TrainingSets = OWN_TRAINING_SETS,
 ) -> Estimate:
     """Estimate the mean of (R, N) scores, N > 1, with an interval over items and repetitions.
 
@@ -129,8 +167,7 @@ def estimate_mean(
     (`lineage.analysis.contributions`). Then the pseudo-items are at its ends, and the degrees of
     freedom allow for a variance that rests on few items (`freedom_of_variance`).
 
-    `overlap` is the covariance of two fine-tuning seeds as a share of the variance between them
-    (`overlap_of_folds`, `overlap_of_subsets`).
+    `training_sets` are those of the fine-tuning seeds.
     """
     assert scores.ndim == 2 and scores.shape[1] > 1, scores.shape
     num_items = scores.shape[1]
@@ -150,7 +187,7 @@ def estimate_mean(
         scores,
         _resolve_seeds(scores, seeds),
         seed_variances,
-        overlap=overlap,
+        training_sets=training_sets,
     )
     error = float(np.sqrt(variance))
     margin = float(stdtrit(freedom, (1 + CONFIDENCE_LEVEL) / 2)) * error
@@ -207,13 +244,13 @@ def estimate_difference(
     max_difference: float = 1.0,
     group_sizes_N: npt.ArrayLike | None = None,
     item_range: tuple[float, float] | None = None,
-    overlap: float = 0.0,
+    training_sets: TrainingSets = OWN_TRAINING_SETS,
 ) -> Estimate:
     """Estimate first - second from two (R, N) tables with the same items and the same seeds.
 
     `max_difference` is the largest possible difference. `seed_variances` are those of the
     differences that are read together. `item_range` is that of the differences of contributions.
-    `overlap` is as in `estimate_mean`.
+    `training_sets` are as in `estimate_mean`.
     """
     assert first.shape == second.shape, (first.shape, second.shape)
     return estimate_mean(
@@ -223,27 +260,8 @@ def estimate_difference(
         seed_variances=seed_variances,
         group_sizes_N=group_sizes_N,
         item_range=item_range,
-        overlap=overlap,
+        training_sets=training_sets,
     )
-
-
-def overlap_of_folds(folds: int) -> float:
-    """Return the covariance of the means of two seeds, as a share of the variance between them.
-
-    Nadeau and Bengio (2003) take that of two splits to be n_test / n_train. The mean over `folds`
-    varies less by as many times, and their common part stays.
-    """
-    return folds / (folds - 1)
-
-
-def overlap_of_subsets(share: float) -> float:
-    """Return the same for random subsets with this share of all labels, below 1.
-
-    If the effects of training items added up, two seeds would have `share` of the variance between
-    training sets in common, and would differ by the rest. They do not quite, so that is too much by
-    half in simulated studies (benchmarks/calibration_training.py).
-    """
-    return share / (1 - share) / 2
 
 
 def difference_p_value(estimate: Estimate) -> float:
@@ -451,7 +469,7 @@ def _total_variance(
     seeds: Seeds,
     seed_variances: Sequence[SeedVariances],
     *,
-    overlap: float,
+    training_sets: TrainingSets,
 ) -> tuple[float, float]:
     """Return the variance of the mean and its degrees of freedom."""
     components = []
@@ -459,13 +477,19 @@ def _total_variance(
         if source == 0 and len(np.unique(levels_R)) < MIN_SEEDS:
             continue
         source_variances = [pair[source] for pair in seed_variances]
+        is_finetuning = source == 1  # pretraining sees no labels
         component = _variance_component(
             _level_means(scores, levels_R),
             source_variances,
-            overlap=overlap if source == 1 else 0.0,  # pretraining does not see the folds
+            overlap=training_sets.overlap_of_seeds if is_finetuning else 0.0,
         )
-        if component is not None:
-            components.append(component)
+        if component is None:
+            continue
+        components.append(component)
+        if is_finetuning:
+            levels = len(np.unique(levels_R))
+            shared = training_sets.overlap_of_items * levels * component.residual_variance
+            item_variance = item_variance + shared
     interaction = _interaction_component(scores, seeds) if len(components) == 2 else None
     shared_variance = max(interaction.net_variance, 0.0) if interaction else 0.0
     net_variances = [component.net_variance for component in components]
