@@ -375,9 +375,9 @@ def add_predictions(
         seeds = normalize_seeds(cell.system, pretrain_seed, finetune_seed)
         if seeds not in cell.seed_values:
             continue  # one fold failed, so the other folds of this repetition do not count
-        split = split_score(cell.metric, items)
-        if split is not None and cell.system.model not in CHANCE_BASELINES:
-            contributions_N, item_range = split
+        contributions = split_score(cell.metric, items)
+        if contributions is not None and cell.system.model not in CHANCE_BASELINES:
+            contributions_N, item_range = contributions
             items = items.assign(correct=contributions_N)
             cell.item_ranges.setdefault(seeds, item_range)
         cell.num_folds = items["fold"].nunique()

@@ -79,7 +79,9 @@ def matthews_slopes(counts_LL: Scores) -> Scores:
     return slopes_LL / np.sqrt(label_spread * prediction_spread)
 
 
-def _split_span_f1(labels_N: Scores, predictions_N: Scores) -> tuple[Scores, Scores]:
+def _split_span_f1(
+    labels_N: npt.NDArray[np.object_], predictions_N: npt.NDArray[np.object_]
+) -> tuple[Scores, Scores]:
     """Return the derivative at each item; the best one is a span that is found, the worst is not.
 
     The worst one is found with a wrong type or end, so that it is missed and false at once.
@@ -92,7 +94,8 @@ def _split_span_f1(labels_N: Scores, predictions_N: Scores) -> tuple[Scores, Sco
     return slopes_N, np.array([-2 * f1, 2 - 2 * f1]) / both
 
 
-SPLITS = {
+Split = Callable[[npt.NDArray[np.object_], npt.NDArray[np.object_]], tuple[Scores, Scores]]
+SPLITS: dict[str, Split] = {
     "macro_f1": partial(_split_confusions, macro_f1_slopes),
     "matthews": partial(_split_confusions, matthews_slopes),
     "span_f1": _split_span_f1,

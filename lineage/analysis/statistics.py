@@ -177,10 +177,7 @@ def estimate_mean(
         means_N, mean, group_sizes_N, pseudo_items=item_range or bounds
     )
     if item_range is not None:
-        share = 1.0 if group_sizes_N is None else num_items / np.sum(group_sizes_N)
-        pseudo_deviations = share * (np.array(item_range) - mean)
-        deviations = np.concatenate([means_N - mean, pseudo_deviations])
-        item_freedom = min(item_freedom, freedom_of_variance(deviations))
+        item_freedom = min(item_freedom, _freedom_of_items(means_N, group_sizes_N, item_range))
     variance, freedom = _total_variance(
         item_variance,
         item_freedom,
@@ -219,6 +216,16 @@ def _item_variance(
     variance = float(((means_N - mean) ** 2 / (1 - shares_N)).sum()) / num_items**2
     variance += sum((bound - mean) ** 2 for bound in pseudo_items) / sizes_N.sum() ** 2
     return variance, effective_groups(sizes_N) - 1
+
+
+def _freedom_of_items(
+    means_N: Scores, group_sizes_N: npt.ArrayLike | None, item_range: tuple[float, float]
+) -> float:
+    """Return the degrees of freedom of the variance over items, pseudo-items included."""
+    share = 1.0 if group_sizes_N is None else len(means_N) / np.sum(group_sizes_N)
+    mean = means_N.mean()
+    pseudo_deviations = share * (np.array(item_range) - mean)
+    return freedom_of_variance(np.concatenate([means_N - mean, pseudo_deviations]))
 
 
 def effective_groups(sizes_N: Scores) -> float:
