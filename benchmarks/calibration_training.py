@@ -37,12 +37,13 @@ class TrainingSets:
     num_items: int
     num_seeds: int
     folds: int = 0  # 0: a test set of its own, and one training set for each seed
-    num_labels: int = 0  # of a subset
+    num_labels: int = 0  # of a random subset; 0: all
 
     @property
     def name(self) -> str:
         if self.folds:
-            return f"{self.folds} folds of {self.num_items} items"
+            subset = f"{self.num_labels} labels in " if self.num_labels else ""
+            return f"{subset}{self.folds} folds of {self.num_items} items"
         return f"{self.num_labels} labels of {self.num_items}"
 
 
@@ -51,6 +52,8 @@ CASES = (
     TrainingSets(200, 10, folds=5),
     TrainingSets(200, 3, folds=10),
     TrainingSets(500, 3, folds=5),
+    TrainingSets(300, 3, folds=3, num_labels=30),
+    TrainingSets(300, 3, folds=3, num_labels=100),
     TrainingSets(1000, 3, num_labels=100),
     TrainingSets(200, 3, num_labels=100),
     TrainingSets(200, 5, num_labels=100),
@@ -114,7 +117,10 @@ def _list_parts(case: TrainingSets, answers_N: Scores, study: int, seed: int) ->
                 by_group=False,
                 validation_share=0.1,
             )
-            yield parts["train"], parts["validation"], parts["test"]
+            train = parts["train"]
+            count = case.num_labels or len(train)
+            train = train[nested_stratified_subset(labels_N[train], count, seed=drawn)]
+            yield train, parts["validation"], parts["test"]
         return
     train = nested_stratified_subset(labels_N[: case.num_items], case.num_labels, seed=drawn)
     first_test = case.num_items + NUM_VALIDATION_ITEMS

@@ -31,7 +31,6 @@ from lineage.analysis.records import (
 from lineage.answers.metrics import MIN_SCORES, RANKING_METRICS
 from lineage.config.data import Task
 from lineage.config.params import Grid
-from lineage.data.dataset_stats import read_dataset_stats
 from lineage.errors import InputError, is_short_name, shorten_value
 from lineage.results import HELDOUT_TEST_SET, NGRAM_STAGE, PUBLIC_FAMILY
 from lineage.tasks.base import load_kind
@@ -106,12 +105,14 @@ class ResultCell:
     @property
     def training_sets(self) -> statistics.TrainingSets:
         """Return how the seeds draw their training sets."""
-        share = 0.0
-        if self.label_count.isdecimal() and self.num_labels:
-            share = self.train_examples / self.num_labels
-        if not MIN_OVERLAPPING_SHARE <= share < 1:
-            share = 0.0
-        return statistics.TrainingSets(num_folds=self.num_folds, label_share=share)
+        has_folds = self.num_folds > 1
+        num_labels = self.num_labels * (1 - 1 / self.num_folds) if has_folds else self.num_labels
+        share = 1.0
+        if self.label_count.isdecimal() and num_labels:
+            share = min(self.train_examples / num_labels, 1.0)
+        if not has_folds and not MIN_OVERLAPPING_SHARE <= share < 1:
+            share = 0.0  # with all labels there is one training set
+        return statistics.TrainingSets(self.num_folds, share)
 
     def summarize(self, *, above_chance: bool = False) -> SystemScore:
         """Return the mean with its interval over items, and every repetition."""
@@ -222,19 +223,7 @@ def read_result_cells(
     for predictions in ensemble_predictions:
         add_predictions(cells, predictions, split=split)
     kept = _drop_redundant_chance(cells.values())
-    num_labels = _count_labels(results_dir, grid)
-    for cell in kept:
-        cell.num_labels = num_labels[split_test_set(cell.task)[0]]
     return sorted(kept, key=lambda cell: _grid_order(cell, grid))
-
-
-def _count_labels(results_dir: Path, grid: Grid) -> dict[str, int]:
-    """Return the number of labelled items of each task, from which subsets are drawn."""
-    counts = {}
-    for task in grid.tasks:
-        stats = read_dataset_stats(results_dir / "statistics" / f"baselines-{task}.json")
-        counts[task] = stats.splits["train"].items if "train" in stats.splits else 0
-    return counts
 
 
 def _build_cells(

@@ -76,7 +76,8 @@ class TrainingSets:
     """
 
     num_folds: int = 0  # of cross-validation; 0 if there is none
-    label_share: float = 0.0  # of all labels, in each random subset; below 1
+    # Of all labels that could be drawn, in each random subset: below 1, but for folds.
+    label_share: float = 0.0
 
     @property
     def overlap_of_seeds(self) -> float:
@@ -96,11 +97,11 @@ class TrainingSets:
 
         Every item is in training sets of each seed, so that means differ by little more than their
         items explain. Nadeau and Bengio's n_test / n_train is 1 / (k - 1) of the variance between
-        splits, and a seed is the mean of k of them.
+        splits, and a seed is the mean of k of them. Subsets of the labels share as much less.
         """
         if self.num_folds < 2:
             return 0.0
-        return self.num_folds / (self.num_folds - 1)
+        return self.label_share * self.num_folds / (self.num_folds - 1)
 
 
 OWN_TRAINING_SETS = TrainingSets()  # of each seed, with no items in common
