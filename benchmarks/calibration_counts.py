@@ -23,6 +23,11 @@ Scores = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.object_]
 NUM_SEEDS = 3
 NUM_SYSTEMS = 4  # of a ranking
+METRIC_NAMES = {
+    "macro_f1": "macro-F1",
+    "matthews": "Matthews correlation",
+    "span_f1": "F1 of spans",
+}
 KINDS = {"span_f1": "token_classification"}
 SEED_SPREAD = 0.3  # logits between the seeds of a system
 SENTENCE_WORDS = 6
@@ -184,7 +189,7 @@ def print_counts(studies: int) -> None:
     for case in CASES:
         outcome = simulate_counts(case, studies=studies)
         shares = " | ".join(f"{share:.1%}" for share in vars(outcome).values())
-        print(f"| {case.metric} | {case.name} | {shares} |", flush=True)
+        print(f"| {METRIC_NAMES[case.metric]} | {case.name} | {shares} |", flush=True)
 
 
 if __name__ == "__main__":
