@@ -6,6 +6,8 @@ Answers are simulated by a logistic model: items differ in difficulty, systems i
 seeds of a system vary around it. Statements about methods cover other items and other seeds.
 Statements about models take the systems as they are and cover other items. A *collapse* is one run
 at chance in one of ten studies. With fewer than three seeds there is no statement about methods.
+F1 and Matthews correlation are in `calibration_counts`, training sets that overlap in
+`calibration_training`.
 Shapes: S systems, R seeds, N items, C comparisons, K tasks.
 """
 
@@ -17,6 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.calibration_counts import print_counts
+from benchmarks.calibration_training import print_training
 from lineage.analysis import statistics
 from lineage.analysis.champion import Contender, decide_champion
 from lineage.analysis.effects import pool_effects
@@ -355,6 +359,10 @@ def main() -> None:
     print("|---|---|")
     for num_seeds in (3, 5):
         print(f"| {num_seeds} | {simulate_pooling(num_seeds, studies=studies):.1%} |", flush=True)
+    print()
+    print_counts(studies)
+    print()
+    print_training(studies)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from benchmarks.calibration import (
     simulate_pooling,
     simulate_selection,
 )
+from benchmarks.calibration_counts import CASES, RareLabels, simulate_counts
+from benchmarks.calibration_training import TrainingSets, simulate_training
 
 STUDIES = 200
 
@@ -75,3 +77,32 @@ def test_an_effect_pooled_over_tasks_that_share_seeds_is_seldom_false(num_seeds:
 def test_a_champion_is_seldom_replaced_by_an_equal_one_and_does_not_decline() -> None:
     assert simulate_champions(500, studies=STUDIES) <= 0.07 + 2 * np.sqrt(0.05 * 0.95 / STUDIES)
     assert simulate_decline(2000, studies=STUDIES) <= 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_statements_about_f1_and_matthews_correlation_hold_for_rare_labels(
+    case: RareLabels,
+) -> None:
+    outcome = simulate_counts(case, studies=STUDIES)
+    lowest = 0.92 - 2 * np.sqrt(0.08 * 0.92 / STUDIES)
+    assert outcome.coverage >= lowest and outcome.coverage_of_difference >= lowest
+    assert outcome.best_in_set >= lowest
+    assert outcome.false_findings <= 0.07 + 2 * np.sqrt(0.05 * 0.95 / STUDIES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [
+        TrainingSets(200, 3, folds=5),
+        TrainingSets(200, 10, folds=5),
+        TrainingSets(200, 3, num_labels=100),
+    ],
+    ids=str,
+)
+def test_equal_learners_are_seldom_told_apart_by_overlapping_training_sets(
+    case: TrainingSets,
+) -> None:
+    false_findings = simulate_training(case, studies=STUDIES)
+    assert false_findings <= 0.07 + 2 * np.sqrt(0.05 * 0.95 / STUDIES)

@@ -92,7 +92,7 @@ def test_a_method_that_was_run_with_fewer_labels_is_named(analysis: Analysis) ->
     ]
     (section,) = build_parts(with_comparisons(analysis, kept))
     finding = find_texts(section)[0]
-    assert finding.startswith("With the most labels of each method (fine-tuned: 100), ")
+    assert finding.startswith("With these labels, the most of each method (fine-tuned: 100), ")
     figures = [figure.svg for figure in find_figures(section)]
     assert any("fine-tuned, 100 labels" in figure for figure in figures)
     assert not any("frozen, " in figure for figure in figures)
@@ -120,7 +120,8 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(analysis: Analy
         marks[task.partition(",")[0]] = [text.lstrip("+−.0123456789") for text in texts]
     assert marks == {"sentiment": [" =", "–"], "sense": [" ▼", " ="]}
     assert find_texts(section)[0] == (
-        "With the most labels, we could not show that pretraining helped GPT. A loss is shown for ELMo in 1 of 2."
+        "With these labels, the most of each task, we could not show that pretraining helped GPT. "
+        "A loss is shown for ELMo in 1 of 2."
     )
     few = [replace(one, verdict="too few seeds") for one in kept]
     (section,) = build_parts(with_comparisons(analysis, few))
@@ -130,13 +131,13 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(analysis: Analy
     better = [replace(one, verdict="better") if one.task == "sense" else one for one in kept]
     (section,) = build_parts(with_comparisons(analysis, better))
     assert find_texts(section)[0] == (
-        "With the most labels, a gain is shown for GPT° in 1 of 1 comparisons; ELMo in 1 of 2."
+        "With these labels, the most of each task, a gain is shown for GPT° in 1 of 1 comparisons; ELMo in 1 of 2."
     )
     learned_less = NgramComparison("gpt", 2.1, 2.0, (), ("agreement",))
     analysis = replace(with_comparisons(analysis, better), ngram_comparisons=(learned_less,))
     (section,) = build_parts(analysis)
     assert find_texts(section)[0] == (
-        "With the most labels, a gain is shown for ELMo in 1 of 2 comparisons."
+        "With these labels, the most of each task, a gain is shown for ELMo in 1 of 2 comparisons."
     )
     assert any("‡: not shown" in text for text in find_texts(section))
     (section,) = build_parts(replace(analysis, public_models=("elmo",)))
@@ -254,5 +255,7 @@ def test_a_public_model_that_read_the_corpus_is_compared_with_itself_before(
     name = format_model(continued)
     assert section.title == "What continued pretraining adds"
     finding = find_texts(section)[0]
-    assert finding.startswith(f"With the most labels, a {word} is shown for {name} in ")
+    assert finding.startswith(
+        f"With these labels, the most of each task, a {word} is shown for {name} in "
+    )
     assert finding.endswith(" comparisons.")

@@ -1,11 +1,15 @@
 """Intervals and comparisons find real differences, hold their error rates and match scipy."""
 
+from collections.abc import Callable
+
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 from scipy.special import digamma, polygamma
 
 from lineage.analysis import statistics
+from lineage.analysis.contributions import macro_f1_slopes, matthews_slopes, split_score
 from lineage.analysis.statistics import (
     EQUIVALENCE_MARGIN,
     Estimate,
@@ -21,6 +25,7 @@ from lineage.analysis.statistics import (
     estimate_seed_variances,
     standard_error,
 )
+from lineage.answers.metrics import METRICS
 
 SEEDS = 3
 EXAMPLES = 400
@@ -356,3 +361,40 @@ def test_a_single_seed_borrows_the_variance_of_the_family() -> None:
     component = statistics._variance_component(np.ones((1, 5)), [0.1] * 9)
     assert component is not None
     assert (component.variance, component.degrees_of_freedom) == (pytest.approx(0.1), 9)
+
+
+@pytest.mark.parametrize(
+    ("metric", "slopes"), [("macro_f1", macro_f1_slopes), ("matthews", matthews_slopes)]
+)
+def test_contributions_to_scores_of_counts_follow_the_derivative(
+    metric: str, slopes: Callable[[Scores], Scores]
+) -> None:
+    rng = np.random.default_rng(3)
+    counts_LL = 1.0 + rng.integers(1, 20, (4, 4))
+    labels, predictions = np.indices((4, 4)).reshape(2, -1)
+
+    def score(counts: Scores) -> float:
+        repeats = counts.ravel().astype(int)
+        return METRICS[metric](np.repeat(labels, repeats), np.repeat(predictions, repeats))
+
+    many = 10_000 * counts_LL
+    for cell in np.ndindex(4, 4):
+        step = np.zeros((4, 4))
+        step[cell] = 1.0
+        expected = (score(many + step) - score(many - step)) / 2
+        assert slopes(many)[cell] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("metric", ["macro_f1", "matthews", "span_f1"])
+def test_a_rare_label_without_mistakes_still_has_an_interval(metric: str) -> None:
+    labels = np.array(["B-X"] * 5 + ["O"] * 95, object)
+    items = pd.DataFrame({"label": labels, "prediction": labels, "correct": 1.0})
+    split = split_score(metric, items)
+    assert split is not None
+    contributions, item_range = split
+    assert contributions.mean() == pytest.approx(1.0)
+    assert item_range[0] < -2, "a mistake at one of five items would cost points"
+    assert estimate_mean(np.ones((1, 100)), bounds=(0.0, 1.0)).low > 0.97, "as if it were accuracy"
+    estimate = estimate_mean(contributions[None], bounds=(0.0, 1.0), item_range=item_range)
+    assert estimate.low < 0.9
+    assert split_score("accuracy", items) is None

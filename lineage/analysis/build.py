@@ -56,7 +56,11 @@ from lineage.analysis.records import (
     UnknownTokenShare,
 )
 from lineage.analysis.spreadsheets import escape_cells, unescape_cells
-from lineage.analysis.tasks import build_task_summaries, read_all_dataset_stats
+from lineage.analysis.tasks import (
+    add_label_counts,
+    build_task_summaries,
+    read_all_dataset_stats,
+)
 from lineage.analysis.text_curves import build_text_curves
 from lineage.analysis.trials import count_chosen_trials, count_trials
 from lineage.config.data import Task
@@ -107,6 +111,7 @@ def build_results(
         tasks=grid_tasks,
         ensemble_predictions=ensemble_predictions,
     )
+    add_label_counts(all_cells, read_all_dataset_stats(results_dir, grid))
     cells, duplicate_label_counts = drop_duplicate_label_counts(all_cells)
     groups = group_by_setting(cells)
     ranked_systems = _best_systems_by_setting(groups.values(), grid)

@@ -14,8 +14,10 @@ import pandas as pd
 
 from lineage import artifacts, results
 from lineage.analysis import statistics
+from lineage.analysis.contributions import ItemRange, split_score
 from lineage.analysis.records import (
     BASELINES,
+    CHANCE_BASELINES,
     MEAN_TOLERANCE,
     TEST_SET_SEPARATOR,
     DuplicateLabelCount,
@@ -39,6 +41,7 @@ SYSTEM_COLUMNS = tuple(System.__dataclass_fields__)
 RESULT_KEY = (*SYSTEM_COLUMNS, "task", "label_count")  # the columns that identify a cell
 CellKey = tuple[str, ...]  # their values
 Row = dict[Hashable, Any]  # a cell has a handful, and a table for each would be slow
+MIN_OVERLAPPING_SHARE = 0.2  # of all labels: smaller subsets have little in common
 MIN_CLUSTERS = 10  # fewer groups do not tell how much groups differ
 TRANSFER_ORDER = ("frozen", "none", "finetuned", "setfit", "zero_shot")
 INIT_ORDER = ("pretrained", "adapted", "target_only", "random", "none")
@@ -62,6 +65,10 @@ class ResultCell:
     # If item_scores has one value per group of items: the number of items of each.
     group_sizes: pd.Series | None = None
     problems: list[SeedProblem] = field(default_factory=list)
+    # The ranges of `lineage.analysis.contributions`, where the score is no mean over items.
+    item_ranges: dict[SeedPair, ItemRange] = field(default_factory=dict)
+    num_folds: int = 0  # of cross-validation; 0 if the task has a test set
+    num_labels: int = 0  # from which the training items are drawn; 0 if that is unknown
 
     @property
     def setting(self) -> Setting:
@@ -77,6 +84,14 @@ class ResultCell:
         """Return how many items the scored groups hold; 0 if items are scored one by one."""
         return 0 if self.group_sizes is None else self.num_examples
 
+    @property
+    def item_range(self) -> ItemRange | None:
+        """Return the mean range over repetitions; None if scores are means over items."""
+        if not self.item_ranges:
+            return None
+        lowest, highest = np.mean(list(self.item_ranges.values()), axis=0)
+        return float(lowest), float(highest)
+
     def group_sizes_of(self, tables: Iterable[pd.Series]) -> npt.NDArray[np.float64] | None:
         """Return the sizes of the groups that all tables share; None if items are no groups."""
         if self.group_sizes is None:
@@ -86,6 +101,18 @@ class ResultCell:
             if not table.index.equals(shared):
                 shared = shared.intersection(table.index)
         return self.group_sizes.loc[shared.sort_values()].to_numpy(dtype=np.float64)
+
+    @property
+    def training_sets(self) -> statistics.TrainingSets:
+        """Return how the seeds draw their training sets."""
+        has_folds = self.num_folds > 1
+        num_labels = self.num_labels * (1 - 1 / self.num_folds) if has_folds else self.num_labels
+        share = 1.0
+        if self.label_count.isdecimal() and num_labels:
+            share = min(self.train_examples / num_labels, 1.0)
+        if not has_folds and not MIN_OVERLAPPING_SHARE <= share < 1:
+            share = 0.0  # with all labels there is one training set
+        return statistics.TrainingSets(self.num_folds, share)
 
     def summarize(self, *, above_chance: bool = False) -> SystemScore:
         """Return the mean with its interval over items, and every repetition."""
@@ -131,6 +158,7 @@ class ResultCell:
             scores,
             bounds=(MIN_SCORES.get(self.metric, 0.0), 1.0),
             group_sizes_N=self.group_sizes_of(tables),
+            item_range=self.item_range,
         )
         return estimate.low, estimate.high
 
@@ -328,7 +356,7 @@ def add_predictions(
     chosen = disambiguate(chosen).assign(hash=_hash_predictions(chosen))
     key_columns = [*RESULT_KEY, "pretrain_seed", "finetune_seed"]
     repetitions = chosen.groupby(key_columns, dropna=False, sort=True)
-    item_columns = ["id", "group", "fold", "correct", "hash"]
+    item_columns = ["id", "group", "fold", "label", "prediction", "correct", "hash"]
     for (*key, pretrain_seed, finetune_seed), items in repetitions[item_columns]:
         cell = cells.get(tuple(map(str, key)))
         if cell is None or items["correct"].isna().any():
@@ -336,6 +364,12 @@ def add_predictions(
         seeds = normalize_seeds(cell.system, pretrain_seed, finetune_seed)
         if seeds not in cell.seed_values:
             continue  # one fold failed, so the other folds of this repetition do not count
+        contributions = split_score(cell.metric, items)
+        if contributions is not None and cell.system.model not in CHANCE_BASELINES:
+            contributions_N, item_range = contributions
+            items = items.assign(correct=contributions_N)
+            cell.item_ranges.setdefault(seeds, item_range)
+        cell.num_folds = items["fold"].nunique()
         if _has_clusters(items):
             cell.group_sizes = items.groupby("group")["correct"].size()
         scores = _score_items(items, by_group=cell.group_sizes is not None)

@@ -9,6 +9,7 @@ import numpy as np
 
 from lineage.analysis import statistics
 from lineage.analysis.cells import ResultCell, SeedPair, group_by_setting, stack_scores
+from lineage.analysis.contributions import ItemRange
 from lineage.analysis.records import (
     BASELINES,
     CHANCE_BASELINES,
@@ -75,6 +76,18 @@ class PairedScores:
     group_sizes_N: np.ndarray | None
     num_finetune_seeds: int  # 0: neither of the two draws random numbers
     identical_predictions: bool
+
+    @property
+    def item_range(self) -> ItemRange | None:
+        """Return the range of a difference of contributions: one system right, the other wrong."""
+        first = self.planned.first.item_range
+        second = self.planned.second.item_range
+        if first is None and second is None:
+            return None
+        # The chance level has no range: it is what it is.
+        first_low, first_high = first or (self.first.mean(), self.first.mean())
+        second_low, second_high = second or (self.second.mean(), self.second.mean())
+        return float(first_low - second_high), float(first_high - second_low)
 
     @property
     def differences(self) -> np.ndarray:
@@ -233,6 +246,8 @@ def _estimate_difference(
         seed_variances=seed_variances,
         max_difference=max_difference(cell.metric),
         group_sizes_N=scores.group_sizes_N,
+        item_range=scores.item_range,
+        training_sets=cell.training_sets,
     )
 
 
@@ -265,7 +280,7 @@ def _chance_baselines(cell: ResultCell, cells: Sequence[ResultCell]) -> list[Res
 
 def _zero_scores(cell: ResultCell) -> ResultCell:
     zeros = {seeds: scores * 0.0 for seeds, scores in cell.item_scores.items()}
-    return replace(cell, system=ZERO_BASELINE, item_scores=zeros)
+    return replace(cell, system=ZERO_BASELINE, item_scores=zeros, item_ranges={})
 
 
 def is_above_chance(cell: ResultCell, cells: Sequence[ResultCell]) -> bool:

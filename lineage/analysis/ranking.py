@@ -45,12 +45,14 @@ def draw_means(
     num_draws: int = NUM_DRAWS,
     *,
     group_sizes_N: Scores | None = None,
+    max_freedom: float = np.inf,
 ) -> Scores:
     """Return (B, S): the systems' means over items that are drawn again.
 
     The spread of the samples is widened, so that few items have the intervals of Student's t
     (Hesterberg 2015, section 5.1, the expanded percentile interval). If the scores are those of
-    groups with these sizes, it is widened as in `statistics.estimate_mean`.
+    groups with these sizes, it is widened as in `statistics.estimate_mean`. The degrees of freedom
+    are at most `max_freedom`.
     """
     num_systems, num_items = scores_SN.shape
     means_S = scores_SN.mean(axis=1)
@@ -73,13 +75,18 @@ def draw_means(
             counts_CN = counts.reshape(size, num_items).astype(np.float64)
             draws_BS[start : start + size] = counts_CN @ deviations_SN.T / num_items
     tail = (1 + statistics.CONFIDENCE_LEVEL) / 2
-    student_ratio = float(stdtrit(freedom, tail) / ndtri(tail))
+    student_ratio = float(stdtrit(min(freedom, max_freedom), tail) / ndtri(tail))
     expanded_BS: Scores = means_S + student_ratio * draws_BS
     return expanded_BS
 
 
 def compare_with_best(
-    means_S: Scores, draws_BS: Scores, *, num_items: int, max_difference: float = 1.0
+    means_S: Scores,
+    draws_BS: Scores,
+    *,
+    num_items: int,
+    max_difference: float = 1.0,
+    max_freedom: float = np.inf,
 ) -> list[BestComparison]:
     """Compare each system with the best of the others (Hsu 1984, multiple comparisons with it).
 
@@ -88,10 +95,12 @@ def compare_with_best(
 
     Critical values are quantiles, over the samples, of the largest studentized deviation from each
     system. A system is excluded if another is better by more than its critical value allows. The
-    lower limits assume that the best is one of the systems that may be the best.
+    lower limits assume that the best is one of the systems that may be the best. What two systems
+    get for one item differs by `max_difference` at most.
     """
     pseudo_variance = variance_of_pseudo_items(num_items, max_difference)
-    lowest_critical_value = float(stdtrit(num_items - 1, statistics.CONFIDENCE_LEVEL))
+    freedom = min(num_items - 1.0, max_freedom)
+    lowest_critical_value = float(stdtrit(freedom, statistics.CONFIDENCE_LEVEL))
     num_systems = len(means_S)
     if num_systems == 1:
         return [BestComparison(0.0, 0.0, True, 1.0, 0.0)]
@@ -200,18 +209,20 @@ def _rank(
     num_items = scores_SN.shape[1]
     task, _ = split_test_set(first.task)
     largest = max_difference(first.metric)
+    item_difference, max_freedom = _limits_of_items(candidates, scores_SN)
     intervals: Sequence[tuple[float | None, float | None]] = [(None, None)] * len(candidates)
     if num_items > 1:
         # The label counts of a task share their samples, so that their differences are paired too.
         rng = generator("bootstrap", task, num_items)
-        draws_BS = draw_means(scores_SN, rng, group_sizes_N=sizes_N)
+        draws_BS = draw_means(scores_SN, rng, group_sizes_N=sizes_N, max_freedom=max_freedom)
         comparisons = compare_with_best(
             means_S,
             draws_BS,
             num_items=first.num_grouped_items or num_items,
-            max_difference=largest,
+            max_difference=item_difference,
+            max_freedom=max_freedom,
         )
-        intervals = _selected_intervals(first, scores_SN, sizes_N, draws_BS, comparisons)
+        intervals = _selected_intervals(candidates, scores_SN, sizes_N, draws_BS, comparisons)
     else:
         unknown = BestComparison(-largest, largest, True, None, None)
         comparisons = [unknown] * len(means_S)
@@ -247,18 +258,39 @@ def _rank(
     )
 
 
+def _limits_of_items(candidates: Sequence[ResultCell], scores_SN: Scores) -> tuple[float, float]:
+    """Return the largest difference that an item can make, and the most degrees of freedom.
+
+    If a score is no mean over items, both follow from the contributions (see
+    `lineage.analysis.contributions`).
+    """
+    ranges = [cell.item_range for cell in candidates if cell.item_range is not None]
+    if not ranges:
+        return max_difference(candidates[0].metric), np.inf
+    lowest = min(one[0] for one in ranges)
+    highest = max(one[1] for one in ranges)
+    deviations_SN = scores_SN - scores_SN.mean(axis=1, keepdims=True)
+    typical_N = np.sqrt((deviations_SN**2).mean(axis=0))
+    return highest - lowest, statistics.freedom_of_variance(typical_N)
+
+
 def _selected_intervals(
-    first: ResultCell,
+    candidates: Sequence[ResultCell],
     scores_SN: Scores,
     sizes_N: Scores | None,
     draws_BS: Scores,
     comparisons: Sequence[BestComparison],
 ) -> list[tuple[float, float]]:
     """Return the interval of each score, which allows for the choice among them."""
-    lowest = MIN_SCORES.get(first.metric, 0.0)
+    lowest = MIN_SCORES.get(candidates[0].metric, 0.0)
     estimates = [
-        statistics.estimate_mean(scores_N[None], bounds=(lowest, 1.0), group_sizes_N=sizes_N)
-        for scores_N in scores_SN
+        statistics.estimate_mean(
+            scores_N[None],
+            bounds=(lowest, 1.0),
+            group_sizes_N=sizes_N,
+            item_range=cell.item_range,
+        )
+        for cell, scores_N in zip(candidates, scores_SN, strict=True)
     ]
     lows = selected_lower_limits(
         draws_BS, estimates, [one.may_be_best for one in comparisons], lowest

@@ -16,6 +16,11 @@ Two or three seeds estimate a variance badly. So the seed variances of compariso
 together are moderated (Smyth 2004, sections 3 and 6): each is a weighted mean of its own and of a
 prior variance, which adds its degrees of freedom. The prior is estimated from the variances.
 
+Seeds draw new folds, or another subset of the labels, but from the same labelled items. Where their
+training sets share many, the scores of seeds are alike: they vary less than with other labelled
+items, and more seeds do not help. What they have in common is added (Nadeau and Bengio 2003,
+section 3): `TrainingSets` says how they were drawn.
+
 Three seeds are the fewest that say how others would turn out. With fewer fine-tuning seeds there is
 no verdict (`lineage.analysis.comparisons`). With fewer pretraining seeds the statement is about
 these pretraining runs. `lineage.analysis.ranking` has the statements about the trained systems.
@@ -64,6 +69,45 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class TrainingSets:
+    """How the fine-tuning seeds draw their training sets from the labelled items.
+
+    The overlaps are the covariance of two seeds, as a share of the variance between them.
+    """
+
+    num_folds: int = 0  # of cross-validation; 0 if there is none
+    # Of all labels that could be drawn, in each random subset: below 1, but for folds.
+    label_share: float = 0.0
+
+    @property
+    def overlap_of_seeds(self) -> float:
+        """Return that of the means over test items, with random subsets.
+
+        If the effects of training items added up, two seeds would have `label_share` of the
+        variance between training sets in common, and differ by the rest. They do not quite, so half
+        of that holds in simulated studies (benchmarks/calibration_training.py).
+        """
+        if self.num_folds:
+            return 0.0
+        return self.label_share / (1 - self.label_share) / 2
+
+    @property
+    def overlap_of_items(self) -> float:
+        """Return that of the scores of single items, with folds.
+
+        Every item is in training sets of each seed, so that means differ by little more than their
+        items explain. Nadeau and Bengio's n_test / n_train is 1 / (k - 1) of the variance between
+        splits, and a seed is the mean of k of them. Subsets of the labels share as much less.
+        """
+        if self.num_folds < 2:
+            return 0.0
+        return self.label_share * self.num_folds / (self.num_folds - 1)
+
+
+OWN_TRAINING_SETS = TrainingSets()  # of each seed, with no items in common
+
+
+@dataclass(frozen=True)
 class _VarianceComponent:
     """The share of one source of repetitions in the variance of the mean.
 
@@ -103,6 +147,8 @@ def estimate_mean(
     seeds: Seeds | None = None,
     seed_variances: Sequence[SeedVariances] = (),
     group_sizes_N: npt.ArrayLike | None = None,
+    item_range: tuple[float, float] | None = None,
+    training_sets: TrainingSets = OWN_TRAINING_SETS,
 ) -> Estimate:
     """Estimate the mean of (R, N) scores, N > 1, with an interval over items and repetitions.
 
@@ -117,23 +163,29 @@ def estimate_mean(
     the weight of one item then. Large groups pull the mean towards themselves, so deviations are
     divided by what is left of them (Bell and McCaffrey 2002), and the degrees of freedom are those
     of the effective number of groups (Carter, Schnepel and Steigerwald 2017).
+
+    If the mean is a score such as F1, `item_range` is the range of the contributions of items
+    (`lineage.analysis.contributions`). Then the pseudo-items are at its ends, and the degrees of
+    freedom allow for a variance that rests on few items (`freedom_of_variance`).
+
+    `training_sets` are those of the fine-tuning seeds.
     """
     assert scores.ndim == 2 and scores.shape[1] > 1, scores.shape
     num_items = scores.shape[1]
     mean = float(scores.mean())
     means_N = scores.mean(axis=0)
-    if group_sizes_N is None:
-        padded = np.concatenate([means_N, bounds])
-        item_variance = float(padded.var(ddof=1)) / (num_items + 2)
-        item_freedom = num_items - 1.0
-    else:
-        sizes_N = np.asarray(group_sizes_N, dtype=np.float64)
-        shares_N = sizes_N / sizes_N.sum()
-        item_variance = float(((means_N - mean) ** 2 / (1 - shares_N)).sum()) / num_items**2
-        item_variance += sum((bound - mean) ** 2 for bound in bounds) / sizes_N.sum() ** 2
-        item_freedom = effective_groups(sizes_N) - 1
+    item_variance, item_freedom = _item_variance(
+        means_N, mean, group_sizes_N, pseudo_items=item_range or bounds
+    )
+    if item_range is not None:
+        item_freedom = min(item_freedom, _freedom_of_items(means_N, group_sizes_N, item_range))
     variance, freedom = _total_variance(
-        item_variance, item_freedom, scores, _resolve_seeds(scores, seeds), seed_variances
+        item_variance,
+        item_freedom,
+        scores,
+        _resolve_seeds(scores, seeds),
+        seed_variances,
+        training_sets=training_sets,
     )
     error = float(np.sqrt(variance))
     margin = float(stdtrit(freedom, (1 + CONFIDENCE_LEVEL) / 2)) * error
@@ -148,9 +200,47 @@ def estimate_mean(
     )
 
 
+def _item_variance(
+    means_N: Scores,
+    mean: float,
+    group_sizes_N: npt.ArrayLike | None,
+    *,
+    pseudo_items: tuple[float, float],
+) -> tuple[float, float]:
+    """Return what the items add to the variance of the mean, and its degrees of freedom."""
+    num_items = len(means_N)
+    if group_sizes_N is None:
+        padded = np.concatenate([means_N, pseudo_items])
+        return float(padded.var(ddof=1)) / (num_items + 2), num_items - 1.0
+    sizes_N = np.asarray(group_sizes_N, dtype=np.float64)
+    shares_N = sizes_N / sizes_N.sum()
+    variance = float(((means_N - mean) ** 2 / (1 - shares_N)).sum()) / num_items**2
+    variance += sum((bound - mean) ** 2 for bound in pseudo_items) / sizes_N.sum() ** 2
+    return variance, effective_groups(sizes_N) - 1
+
+
+def _freedom_of_items(
+    means_N: Scores, group_sizes_N: npt.ArrayLike | None, item_range: tuple[float, float]
+) -> float:
+    """Return the degrees of freedom of the variance over items, pseudo-items included."""
+    share = 1.0 if group_sizes_N is None else len(means_N) / np.sum(group_sizes_N)
+    mean = means_N.mean()
+    pseudo_deviations = share * (np.array(item_range) - mean)
+    return freedom_of_variance(np.concatenate([means_N - mean, pseudo_deviations]))
+
+
 def effective_groups(sizes_N: Scores) -> float:
     """Return how many groups of equal size would tell as much as these."""
     return float(sizes_N.sum() ** 2 / (sizes_N**2).sum())
+
+
+def freedom_of_variance(deviations_N: Scores) -> float:
+    """Return the degrees of freedom of a variance that is the mean of these squared deviations.
+
+    A chi-squared variable with as many varies as much as their sum (Satterthwaite 1946). There are
+    few where a few items have most of the sum, such as those of a rare class.
+    """
+    return max(2 * effective_groups(deviations_N**2), 1.0)
 
 
 def estimate_difference(
@@ -161,11 +251,14 @@ def estimate_difference(
     seed_variances: Sequence[SeedVariances] = (),
     max_difference: float = 1.0,
     group_sizes_N: npt.ArrayLike | None = None,
+    item_range: tuple[float, float] | None = None,
+    training_sets: TrainingSets = OWN_TRAINING_SETS,
 ) -> Estimate:
     """Estimate first - second from two (R, N) tables with the same items and the same seeds.
 
     `max_difference` is the largest possible difference. `seed_variances` are those of the
-    differences that are read together.
+    differences that are read together. `item_range` is that of the differences of contributions.
+    `training_sets` are as in `estimate_mean`.
     """
     assert first.shape == second.shape, (first.shape, second.shape)
     return estimate_mean(
@@ -174,6 +267,8 @@ def estimate_difference(
         seeds=seeds,
         seed_variances=seed_variances,
         group_sizes_N=group_sizes_N,
+        item_range=item_range,
+        training_sets=training_sets,
     )
 
 
@@ -307,7 +402,7 @@ def _level_means(scores: Scores, levels_R: npt.NDArray[np.integer]) -> Scores:
 
 
 def _variance_component(
-    table: Scores, seed_variances: Sequence[float]
+    table: Scores, seed_variances: Sequence[float], *, overlap: float = 0.0
 ) -> _VarianceComponent | None:
     """Return the component of a source from the (L, N) means of its levels.
 
@@ -318,14 +413,14 @@ def _variance_component(
     if levels == 1:
         if not known:
             return None
-        return _VarianceComponent(float(np.mean(known)), float(len(known)))
+        return _VarianceComponent(float(np.mean(known)) * (1 + overlap), float(len(known)))
     own_freedom = levels - 1
     between = float(table.mean(axis=1).var(ddof=1))
     variance, freedom = _moderate(between, own_freedom, known)
     residual = table - table.mean(axis=1)[:, None] - table.mean(axis=0)[None, :] + table.mean()
     residual_freedom = own_freedom * (num_items - 1)
     return _VarianceComponent(
-        variance=variance / levels,
+        variance=variance * (1 / levels + overlap) if overlap else variance / levels,
         degrees_of_freedom=freedom,
         residual_variance=float((residual**2).sum()) / residual_freedom / (levels * num_items),
         residual_degrees_of_freedom=residual_freedom,
@@ -381,6 +476,8 @@ def _total_variance(
     scores: Scores,
     seeds: Seeds,
     seed_variances: Sequence[SeedVariances],
+    *,
+    training_sets: TrainingSets,
 ) -> tuple[float, float]:
     """Return the variance of the mean and its degrees of freedom."""
     components = []
@@ -388,9 +485,19 @@ def _total_variance(
         if source == 0 and len(np.unique(levels_R)) < MIN_SEEDS:
             continue
         source_variances = [pair[source] for pair in seed_variances]
-        component = _variance_component(_level_means(scores, levels_R), source_variances)
-        if component is not None:
-            components.append(component)
+        is_finetuning = source == 1  # pretraining sees no labels
+        component = _variance_component(
+            _level_means(scores, levels_R),
+            source_variances,
+            overlap=training_sets.overlap_of_seeds if is_finetuning else 0.0,
+        )
+        if component is None:
+            continue
+        components.append(component)
+        if is_finetuning:
+            levels = len(np.unique(levels_R))
+            shared = training_sets.overlap_of_items * levels * component.residual_variance
+            item_variance = item_variance + shared
     interaction = _interaction_component(scores, seeds) if len(components) == 2 else None
     shared_variance = max(interaction.net_variance, 0.0) if interaction else 0.0
     net_variances = [component.net_variance for component in components]

@@ -1,11 +1,11 @@
 """Summaries of the tasks: their parameters, and the statistics of their data."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
 
-from lineage.analysis.cells import disambiguate
+from lineage.analysis.cells import ResultCell, disambiguate, split_test_set
 from lineage.analysis.records import TEST_SET_SEPARATOR, TaskSummary, TruncationNote
 from lineage.config.data import Task, extra_test_task
 from lineage.config.params import Grid
@@ -22,6 +22,14 @@ def read_all_dataset_stats(results_dir: Path, grid: Grid) -> list[DatasetStats]:
     """Read the statistics of every task of the grid. Raises InputError."""
     folder = results_dir / "statistics"
     return [read_dataset_stats(folder / f"baselines-{task}.json") for task in grid.tasks]
+
+
+def add_label_counts(cells: Iterable[ResultCell], stats: Iterable[DatasetStats]) -> None:
+    """Tell the cells how many labelled items the subsets of their task are drawn from."""
+    counts = {one.task: one.splits["train"].items for one in stats if "train" in one.splits}
+    for cell in cells:
+        base_task, _ = split_test_set(cell.task)
+        cell.num_labels = counts.get(base_task, 0)
 
 
 def build_task_summaries(

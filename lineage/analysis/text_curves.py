@@ -22,6 +22,7 @@ from lineage.analysis.cells import (
     system_key,
 )
 from lineage.analysis.comparisons import best_system
+from lineage.analysis.contributions import ItemRange
 from lineage.analysis.ranking import mean_scores
 from lineage.analysis.records import PretrainingBudget, TextCurve, TextGain, group_by
 from lineage.answers.metrics import max_difference
@@ -94,7 +95,7 @@ def _find_points(
     found: dict[CellKey, Points] = {}
     for share in sorted({*predictions["text_share"]}):
         cells = {
-            _key_of(cell): replace(cell, item_scores={}, prediction_hashes={})
+            _key_of(cell): replace(cell, item_scores={}, item_ranges={}, prediction_hashes={})
             for cell in final_cells
         }
         answers = predictions[predictions["text_share"] == share]
@@ -147,5 +148,14 @@ def _measure_gain(
         before_1N,
         max_difference=max_difference(final.metric),
         group_sizes_N=final.group_sizes_of(final.item_scores.values()),
+        item_range=_difference_range(final),
     )
     return TextGain(share, difference, estimate.low, estimate.high)
+
+
+def _difference_range(cell: ResultCell) -> ItemRange | None:
+    """Return the range of a difference of contributions, as if the other cell's were the same."""
+    if cell.item_range is None:
+        return None
+    lowest, highest = cell.item_range
+    return lowest - highest, highest - lowest

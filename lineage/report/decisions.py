@@ -13,6 +13,7 @@ from lineage.report.formatting import (
     format_percent,
     format_range,
     format_system,
+    format_these_labels,
     format_transfer,
     format_use,
     join_with_and,
@@ -139,7 +140,7 @@ def describe_limits(analysis: Analysis, decision: Decision) -> list[str]:
         )
     limits += [
         f"{format_system(one.second)} is shown to be better than the best system trained here, by "
-        f"{format_percent(-one.difference)} points."
+        f"{format_percent(-one.difference)} points{format_these_labels([one])}."
         for one in find_outside_leads(analysis, decision.setting)
     ]
     return limits
@@ -234,7 +235,8 @@ def _describe_undecided_lead(lead: Comparison) -> str:
         interval += " for these models"
     name = name_system(lead.first)
     needed = describe_what_decides(lead)
-    return f"{name} scores {points} {direction} ({interval}), and {needed} would decide"
+    these = format_these_labels([lead])
+    return f"{name} scores {points} {direction}{these} ({interval}), and {needed} would decide"
 
 
 def describe_what_decides(lead: Comparison) -> str:
@@ -307,7 +309,7 @@ def _describe_outside_leads(analysis: Analysis, decisions: Iterable[Decision]) -
         tasks = [f"{one.task} (by {format_percent(-one.difference)} points)" for one in own]
         yield (
             f"{format_system(system)} is shown to be better than the best system trained here for "
-            f"{join_with_and(tasks)}."
+            f"{join_with_and(tasks)}{format_these_labels(own)}."
         )
 
 
@@ -372,7 +374,8 @@ def _describe_continuation(analysis: Analysis, group: Sequence[Decision]) -> str
             verb = "gains" if one.verdict == "better" else "loses"
             points = format_percent(abs(one.difference))
             text += (
-                f" On {one.task}, continuing its pretraining on your text {verb} {points} points."
+                f" On {one.task}, continuing its pretraining on your text {verb} {points} points"
+                f"{format_these_labels([one])}."
             )
     return text
 

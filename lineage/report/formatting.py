@@ -1,6 +1,6 @@
 """Numbers, metrics and systems as short texts, the same on the pages, in MLflow and on screen."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lineage.analysis.decision import SystemCost
 from lineage.analysis.records import Comparison, Failure, Setting, SwapConsistency, System
@@ -12,6 +12,7 @@ OUTSIDE_MARK = "outside"
 CONTINUED_MARK = f"{PUBLIC_MARK}, continued"
 NO_VALUE = "–"
 OPEN_VERDICT = "not significant once corrected"
+THESE_LABELS = "with these labels"
 # metric -> the unit behind a value, as in 25.1 BLEU, and the heading of a column
 METRIC_UNITS = {
     "bleu": ("BLEU", "BLEU"),
@@ -185,6 +186,28 @@ def format_verdict(comparison: Comparison) -> str:
     if is_open and (comparison.ci_low > 0 or comparison.ci_high < 0):
         return OPEN_VERDICT
     return comparison.verdict
+
+
+def format_these_labels(comparisons: Iterable[Comparison]) -> str:
+    """Return ` with these labels` for a verdict on comparisons some of which used all labels.
+
+    Seeds draw no other training set then. Too few seeds are no verdict.
+    """
+    return f" {THESE_LABELS}" if any(map(_has_fixed_labels, comparisons)) else ""
+
+
+def note_these_labels(comparisons: Iterable[Comparison]) -> str:
+    """Return the same as a sentence after the note on a table; empty if it does not apply."""
+    if not any(map(_has_fixed_labels, comparisons)):
+        return ""
+    return (
+        f" With all labels, a verdict holds {THESE_LABELS}: seeds draw no others, with which it may "
+        "turn out differently."
+    )
+
+
+def _has_fixed_labels(comparison: Comparison) -> bool:
+    return comparison.label_count == "all" and comparison.verdict != "too few seeds"
 
 
 def format_si(value: float | None, unit: str = "") -> str:

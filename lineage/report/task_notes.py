@@ -2,8 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from lineage.analysis.cells import split_test_set
-from lineage.analysis.records import Analysis, SwapConsistency, TaskSummary, group_by
+from lineage.analysis.cells import MIN_CLUSTERS, split_test_set
+from lineage.analysis.records import (
+    Analysis,
+    AnswerDetails,
+    SwapConsistency,
+    TaskSummary,
+    group_by,
+)
 from lineage.analysis.settings import find_collapsed_runs, find_omitted_methods, fine_tuned_scores
 from lineage.report.formatting import (
     format_label_count,
@@ -11,6 +17,7 @@ from lineage.report.formatting import (
     format_system,
     format_transfer,
     metric_unit,
+    plural,
 )
 from lineage.results import JOINED_FAMILY
 
@@ -41,6 +48,12 @@ DATA_NOTES = {
         "The {count} tags have no span scheme, so accuracy is scored. If they mark spans, give "
         "names such as I-PER in `label_map`."
     ),
+}
+MIN_LABEL_ITEMS = 20  # with fewer, the score of a label is hardly known
+# What is hardly known then, of one label and of several.
+COUNTED_BY_LABEL = {
+    "macro_f1": ("its part of macro-F1 is", "their parts of macro-F1 are"),
+    "matthews": ("Matthews correlation is", "Matthews correlation is"),
 }
 MIN_TRUNCATED_SHARE = 0.1  # from which on the task's own section mentions it
 UNUSABLE_ITEMS = "unusable"  # the reason of items that cannot be used
@@ -175,6 +188,56 @@ def _grouped_score_note(analysis: Analysis, task: str, summary: TaskSummary | No
     if summary is None or not summary.averages_groups or num_groups < 2:
         return []
     return [f"The score is the mean over {num_groups} groups, each with its own correlation."]
+
+
+def describe_few_groups(analysis: Analysis, task: str, column: str | None) -> Iterator[str]:
+    """Tell if items are drawn although they have groups, which are too few to be a sample.
+
+    `column` is that of the groups, if it is known.
+    """
+    scores = analysis.scores_of_task(task)
+    has_items_as_units = any(0 < one.num_examples == one.num_clusters for one in scores)
+    for one in analysis.group_scores:
+        if one.task == task and len(one.groups) < MIN_CLUSTERS and has_items_as_units:
+            name = f" of '{column}'" if column else ""
+            yield (
+                f"{len(one.groups)} groups{name}: intervals are for these groups, not for others."
+            )
+
+
+def describe_rare_labels(analysis: Analysis, task: str) -> Iterator[str]:
+    """Warn of labels with few test items, where the score counts each label on its own.
+
+    So do macro-F1 and Matthews correlation; F1 of spans counts all of them together.
+    """
+    metrics = {one.metric for one in analysis.scores_of_task(task)}
+    for details in analysis.answer_details:
+        if details.task != task:
+            continue
+        num_spans = sum(one.count for one in details.classes)
+        if "span_f1" in metrics and 0 < num_spans < MIN_LABEL_ITEMS:
+            yield f"There are only {num_spans:.0f} spans to find, so F1 is hardly known."
+        for metric in metrics & COUNTED_BY_LABEL.keys():  # one at most: systems share a metric
+            yield from _describe_rare_labels(details, *COUNTED_BY_LABEL[metric])
+
+
+def _describe_rare_labels(
+    details: AnswerDetails, part_of_one: str, part_of_several: str
+) -> Iterator[str]:
+    rare = [one for one in details.classes if one.count < MIN_LABEL_ITEMS]
+    if not rare:
+        return
+    rarest = rare[-1]
+    text = f"Label '{rarest.label}' has {plural(round(rarest.count), 'test item')}"
+    others = len(rare) - 1
+    if not others:
+        yield f"{text}: {part_of_one} hardly known."
+        return
+    verb = "has" if others == 1 else "have"
+    yield (
+        f"{text}, and {plural(others, 'other label')} {verb} fewer than {MIN_LABEL_ITEMS}: "
+        f"{part_of_several} hardly known."
+    )
 
 
 def _omitted_settings_note(analysis: Analysis, task: str) -> list[str]:

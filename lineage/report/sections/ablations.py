@@ -2,7 +2,7 @@
 
 from lineage.analysis.records import group_by
 from lineage.report.cells import verdict_cell
-from lineage.report.formatting import format_label_count, format_system
+from lineage.report.formatting import format_label_count, format_system, note_these_labels
 from lineage.report.section import Block, Paragraph, ReportData, Rows, Section, Table
 
 COLUMNS = ("with the change", "without it", "difference, with its interval")
@@ -19,7 +19,8 @@ def build(report: ReportData) -> Section | None:
     ablations = [one for one in analysis.comparisons if one.comparison_type == "ablation"]
     if not ablations:
         return None
-    blocks: list[Block] = [Paragraph(NOTE, "note", has_markup=True)]
+    note = NOTE + note_these_labels(ablations)
+    blocks: list[Block] = [Paragraph(note, "note", has_markup=True)]
     for setting, own in group_by(ablations, lambda one: one.setting).items():
         labels = format_label_count(setting.label_count, train_examples=train_examples[setting])
         rows: Rows = [

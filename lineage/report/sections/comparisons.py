@@ -7,6 +7,7 @@ from lineage.report.formatting import (
     format_percent,
     format_system,
     format_verdict,
+    note_these_labels,
 )
 from lineage.report.section import (
     Cell,
@@ -30,10 +31,11 @@ NOTE = (
 def build(report: ReportData) -> Section:
     """Return a line for each comparison."""
     rows = [_comparison_row(one) for one in report.analysis.comparisons]
+    note = NOTE + note_these_labels(report.analysis.comparisons)
     table = Table(COLUMNS, rows, css="filtered", is_wide=True, has_row_names=False, has_filter=True)
     return Section(
         "All comparisons",
-        [Paragraph(NOTE, "note"), table],
+        [Paragraph(note, "note"), table],
         subtitle=str(len(rows)),
         anchor="comparisons",
         link="Comparisons",

@@ -5,7 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from lineage.analysis.crossover import find_crossover
 from lineage.analysis.records import Analysis, Comparison, group_by
 from lineage.report.cells import verdict_cell
-from lineage.report.formatting import format_label_count, format_system, join_with_and
+from lineage.report.formatting import (
+    format_label_count,
+    format_system,
+    join_with_and,
+    note_these_labels,
+)
 from lineage.report.section import Cells, Paragraph, ReportData, Section, Table
 
 NOTE = (
@@ -20,7 +25,8 @@ def build(report: ReportData) -> Section | None:
     tables = build_tables(report.analysis)
     if not tables:
         return None
-    return Section("Crossover points with TF-IDF", [Paragraph(NOTE), *tables], only="markdown")
+    note = Paragraph(_note(report.analysis))
+    return Section("Crossover points with TF-IDF", [note, *tables], only="markdown")
 
 
 def fold_crossovers(analysis: Analysis) -> Iterator[Section]:
@@ -28,7 +34,13 @@ def fold_crossovers(analysis: Analysis) -> Iterator[Section]:
     tables = build_tables(analysis)
     if tables:
         title = "Tests against TF-IDF at each number of labels"
-        yield Section(title, [Paragraph(NOTE, "note"), *tables], is_folded=True, only="html")
+        note = Paragraph(_note(analysis), "note")
+        yield Section(title, [note, *tables], is_folded=True, only="html")
+
+
+def _note(analysis: Analysis) -> str:
+    tests = (one for one in analysis.comparisons if one.comparison_type == "tfidf")
+    return NOTE + note_these_labels(tests)
 
 
 def build_tables(analysis: Analysis) -> list[Table]:

@@ -14,6 +14,7 @@ from lineage.report.cells import task_cell
 from lineage.report.figures import IntervalRow
 from lineage.report.formatting import (
     NO_VALUE,
+    THESE_LABELS,
     css_class,
     format_comparison,
     format_difference,
@@ -21,6 +22,7 @@ from lineage.report.formatting import (
     format_label_count,
     format_model,
     format_range,
+    format_these_labels,
     join_with_and,
     metric_heading,
     plural,
@@ -189,6 +191,8 @@ def _describe_most_labels(summary: GainSummary) -> str:
 
     Methods are named that were not run with as many labels as the first one.
     """
+    has_all = bool(format_these_labels(gain.comparison for gain in summary.at_most_labels))
+    start = f"{THESE_LABELS.capitalize()}, the most" if has_all else "With the most labels"
     by_task = group_by(summary.at_most_labels, lambda gain: gain.comparison.task)
     most = {task: max(gain.train_examples for gain in own) for task, own in by_task.items()}
     fewer = [
@@ -197,12 +201,12 @@ def _describe_most_labels(summary: GainSummary) -> str:
         if 0 < gain.train_examples < most[gain.comparison.task]
     ]
     if not fewer:
-        return "With the most labels"
+        return f"{start} of each task" if has_all else start
     parts = []
     for method, own in group_by(fewer, lambda gain: gain.method).items():
         counts = dict.fromkeys(f"{gain.train_examples:,}" for gain in own)
         parts.append(f"{method}: {join_with_and([*counts])}")
-    return f"With the most labels of each method ({'; '.join(parts)})"
+    return f"{start} of each method ({'; '.join(parts)})"
 
 
 def _describe_model_gains(models: Sequence[str], summary: GainSummary, start: str) -> list[str]:

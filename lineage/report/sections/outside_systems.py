@@ -9,6 +9,7 @@ from lineage.report.formatting import (
     format_label_count,
     format_percent,
     format_system,
+    format_these_labels,
     join_with_and,
     metric_heading,
     metric_unit,
@@ -87,12 +88,14 @@ def _describe_crossover(result: OutsideResult) -> str:
     with_most = f"with {_format_labels(largest)}"
     best = format_system(largest.comparison.first)
     crossover = result.crossover
+    these = format_these_labels([largest.comparison])
     if crossover == largest.train_examples:
-        return f"{with_most.capitalize()}, a system trained here is shown to be better: {best}."
+        lead = f"{with_most.capitalize()}, a system trained here is shown to be better"
+        return f"{lead}{these}: {best}."
     if crossover is not None:
         return (
             f"From {crossover:,} labels on, a system trained here is shown to be better: "
-            f"{with_most}, {best}."
+            f"{with_most}, {best}{these}."
         )
     better_at = [_format_labels(test) for test in result.tests if test.is_better]
     if better_at:
@@ -105,7 +108,7 @@ def _describe_crossover(result: OutsideResult) -> str:
         f"{largest.train_examples:,}"
     )
     if largest.all_worse:
-        text += f"; {with_most}, the best of them, {best}, is shown to be worse"
+        text += f"; {with_most}, the best of them, {best}, is shown to be worse{these}"
     return f"{text}."
 
 

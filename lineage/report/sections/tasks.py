@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from lineage.analysis.cells import split_test_set
 from lineage.analysis.convergence import FinetuneCurve
 from lineage.analysis.decision import Decision
 from lineage.analysis.gains import Gain
 from lineage.analysis.records import Analysis, SeedProblem, SystemScore
 from lineage.analysis.settings import SILENT_OUTCOMES, chance_level, find_random_score
+from lineage.config.data import extra_test_task
 from lineage.report import charts, figures
 from lineage.report.answers import list_answer_figures
 from lineage.report.decisions import describe_decision, find_largest_decisions
@@ -23,6 +25,7 @@ from lineage.report.formatting import (
     format_verdict,
     metric_heading,
     metric_unit,
+    note_these_labels,
     plural,
 )
 from lineage.report.notes import format_notes
@@ -47,6 +50,8 @@ from lineage.report.styles import format_unmatched_reason, model_style
 from lineage.report.task_notes import (
     describe_collapsed_runs,
     describe_convergence,
+    describe_few_groups,
+    describe_rare_labels,
     describe_task_data,
     format_folds,
 )
@@ -91,7 +96,8 @@ def build_task_section(report: ReportData, scores: TaskScores, *, is_first: bool
     task = scores.task
     blocks: list[Block] = [build_score_table(report, scores)]
     if is_first:
-        blocks.append(Paragraph(TABLE_NOTE, "note", only="html"))
+        note = TABLE_NOTE + note_these_labels(report.analysis.comparisons)
+        blocks.append(Paragraph(note, "note", only="html"))
     blocks += [build_label_count_table(scores, count) for count in scores.train_examples]
     decision = find_largest_decisions(report.decisions).get(task)
     answers = list_answer_figures(report.analysis, decision) if decision is not None else []
@@ -104,11 +110,13 @@ def build_task_section(report: ReportData, scores: TaskScores, *, is_first: bool
         title = "Learning curves of fine-tuning, first seed, most labels; dashed: random init"
         blocks.append(Section(title, [Figures(curves)], is_folded=True, only="html"))
     sentences = [Paragraph(one.caption, only="markdown") for one in answers]
-    aside = [*_list_notes(scores, decision), *sentences]
+    aside = [*_list_notes(report, scores, decision), *sentences]
     return Section(task, blocks, aside=aside, css="task")
 
 
-def _list_notes(scores: TaskScores, decision: Decision | None) -> Iterator[Paragraph]:
+def _list_notes(
+    report: ReportData, scores: TaskScores, decision: Decision | None
+) -> Iterator[Paragraph]:
     analysis = scores.analysis
     task = scores.task
     yield Paragraph(describe_items(scores), "muted")
@@ -118,6 +126,8 @@ def _list_notes(scores: TaskScores, decision: Decision | None) -> Iterator[Parag
         yield Paragraph(text, "worse")
     for text in describe_collapsed_runs(analysis, task):
         yield Paragraph(text, "worse")
+    for text in describe_rare_labels(analysis, task):
+        yield Paragraph(text, "worse")
     ceilings = [
         f"{FEATURE_NAMES[one.features]} {format_percent(one.value)} {metric_unit(scores.metric)}"
         for one in sorted(analysis.ceilings, key=lambda one: one.value)
@@ -125,10 +135,23 @@ def _list_notes(scores: TaskScores, decision: Decision | None) -> Iterator[Parag
     ]
     if ceilings:
         yield Paragraph(f"The best possible here: {', '.join(ceilings)}.", "note")
+    for text in describe_few_groups(analysis, task, _group_column(report, task)):
+        yield Paragraph(text, "note")
     for text in describe_task_data(analysis, task):
         yield Paragraph(text, "note")
     if scores.metric == "bleu":
         yield Paragraph(BLEU_NOTE, "note")
+
+
+def _group_column(report: ReportData, task: str) -> str | None:
+    """Return the column of a task's groups; None if there is none, or the parameters are unknown."""
+    base_task, extra_test_set = split_test_set(task)
+    if report.params is None or base_task not in report.params.tasks:
+        return None
+    own = report.params.tasks[base_task]
+    if extra_test_set:
+        own = extra_test_task(own, extra_test_set, f"params.yaml: tasks.{base_task}")
+    return own.group
 
 
 def describe_items(scores: TaskScores) -> str:

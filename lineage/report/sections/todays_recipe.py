@@ -11,6 +11,7 @@ from lineage.report.formatting import (
     NO_VALUE,
     format_label_count,
     format_loss_name,
+    format_these_labels,
     format_use,
     join_with_and,
 )
@@ -91,9 +92,10 @@ def describe(
         tasks = dict.fromkeys(one.task for one in comparisons if one.verdict == verdict)
         if tasks:
             parts.append(f"{verdict} than {older} on {join_with_and([*tasks])}")
+    these = format_these_labels(comparisons)
     if not parts:
-        return f"{name} is not shown to differ from {older} on any task."
-    return f"{name} is shown to be {' and '.join(parts)}, in at least one use."
+        return f"{name} is not shown to differ from {older} on any task{these}."
+    return f"{name} is shown to be {' and '.join(parts)}, in at least one use{these}."
 
 
 def _name_pair(analysis: Analysis, modern: str, historical: str) -> str:
