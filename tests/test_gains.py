@@ -139,6 +139,9 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(analysis: Analy
         "Do not judge GPT by this run: not shown to have learned more than a 5-gram model."
     )
     assert any("‡: not shown" in text for text in find_texts(section))
+    masked = replace(learned_less, predicted="masked tokens", low=-0.1, high=0.2)
+    (section,) = build_parts(replace(analysis, ngram_comparisons=(masked,)))
+    assert any("‡: not shown" in text for text in find_texts(section))
     (section,) = build_parts(replace(analysis, public_models=("elmo",)))
     assert (
         find_texts(section)[0]
