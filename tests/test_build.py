@@ -142,7 +142,7 @@ def test_results_json_holds_the_whole_analysis(analysis: Analysis, tmp_path: Pat
     write_analysis(path, analysis)
     assert read_analysis(path) == analysis
     content = json.loads(path.read_text())
-    assert content["schema_version"] == 7
+    assert content["schema_version"] == 8
     assert content["scores"][0]["system"]["model"] == "elmo"
 
 

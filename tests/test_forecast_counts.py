@@ -13,6 +13,7 @@ from lineage.config.params import Grid, parse_params
 from lineage.config.resolve import merge_trees
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import count_features, count_runs, evaluate_runs
+from lineage.evaluation.heldout import MAX_HELDOUT_BYTES, heldout_part
 from lineage.evaluation.requested_runs import EVALUATIONS, count_evaluation, list_requested_runs
 from lineage.forecast.counts import StageName, count_stage
 from lineage.methods import bilstm_probe, early_stopping, finetuning
@@ -289,3 +290,26 @@ def test_a_search_is_counted_with_all_its_trials() -> None:
     validations = {work.count for work in count("gpt") if work.part == "validation"}
     assert validations == {5 * 10 * 400 + 50_000}, "short ones of ten batches, and one of all text"
     assert count("bert") == []
+
+
+def test_the_stage_ngram_grows_with_both_texts_and_the_pretrainings() -> None:
+    """Models and seeds that were not rehearsed take as long as those that represent them."""
+    rehearsal = MagicMock()
+    rehearsal.params.grid.models = ("gpt", "gpt_again", "bert")
+    rehearsal.params.grid.pretrain_seeds = (0, 1, 2)
+    rehearsal.params.budget.text_bytes = 12_000_000
+    rehearsal.small.budget.text_bytes = 150_000
+    rehearsal.stand_ins = {"gpt": "gpt", "gpt_again": "gpt", "bert": "bert"}
+    rehearsal.data.corpus = {"train": 6_000_000, "valid": 9_000_000}
+    rehearsal.data.sampled_corpus = {"train": 300_000, "valid": 40_000}
+    done = [Work("budget", 150_000, 1.0), Work(heldout_part("gpt"), 40_000, 2.0)]
+    done.append(Work(heldout_part("bert"), 40_000, 3.0))
+    counted = count_stage(StageName("ngram", "", ""), rehearsal, done, {})
+    counts = {part: [one.count for one in counted if one.part == part] for part in _parts(done)}
+    assert counts["budget"] == [6_000_000]
+    assert counts[heldout_part("gpt")] == [MAX_HELDOUT_BYTES] * 6
+    assert counts[heldout_part("bert")] == [MAX_HELDOUT_BYTES] * 3
+
+
+def _parts(done: list[Work]) -> set[str]:
+    return {one.part for one in done}

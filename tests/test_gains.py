@@ -140,6 +140,9 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(analysis: Analy
         "With these labels, the most of each task, a gain is shown for ELMo in 1 of 2 comparisons."
     )
     assert any("‡: not shown" in text for text in find_texts(section))
+    masked = replace(learned_less, predicted="masked tokens", low=-0.1, high=0.2)
+    (section,) = build_parts(replace(analysis, ngram_comparisons=(masked,)))
+    assert any("‡: not shown" in text for text in find_texts(section))
     (section,) = build_parts(replace(analysis, public_models=("elmo",)))
     assert (
         find_texts(section)[0]

@@ -1,10 +1,10 @@
 """Models that only count score what language models score, and the analysis compares the two."""
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,13 +12,18 @@ import pytest
 
 from lineage.analysis.ngram import compare_with_ngrams
 from lineage.analysis.records import Comparison, LossCurve, NgramComparison
+from lineage.analysis.statistics import estimate_ratio
 from lineage.data.task_data import TaskData
 from lineage.evaluation import ngram
 from lineage.evaluation.evaluate import evaluate_untrained
-from lineage.evaluation.kneser_ney import KneserNey
-from lineage.evaluation.ngram_bits import NgramBits, read_ngram_bits, write_ngram_bits
+from lineage.evaluation.ngram_bits import (
+    HeldoutLosses,
+    NgramBits,
+    NgramFile,
+    read_ngram_file,
+    write_ngram_file,
+)
 from lineage.language import byte_count
-from lineage.networks.base import LanguageModelFamily
 from lineage.report.section import Cell, Table, as_row
 from lineage.report.sections import ngrams
 from lineage.report.sections.answer import summarize_ngram_comparisons
@@ -27,87 +32,13 @@ from lineage.report.sections.ngrams import (
     describe_weak_pairs,
 )
 from lineage.tasks.info import TaskInfo
-from lineage.training.loop import validate
-from lineage.training.objectives import compute_lm_metrics
-from lineage.training.pretrain import to_validation_settings
-from lineage.training.train_run import VALIDATION_BATCHES
 from tests.helpers import tiny
 from tests.helpers.result_cells import compare_on
-from tests.helpers.sections import column_names, find_blocks, report_of
+from tests.helpers.sections import column_names, find_blocks, read_table, report_of
 from tests.helpers.study_rows import build_analysis
 
-PREDICT_NEXT_TOKEN = ("elmo", "gpt", "gpt_modern", "taglm", "ulmfit")
 TEXTS = tiny.documents()[:40]
 HELD_OUT = tiny.documents()[40:]
-
-
-def write_tokens(name: str, folder: Path) -> Path:
-    """Write the documents as a model's tokens, the same for training and validation."""
-    folder.mkdir()
-    tiny.tokenizer(name).save(folder)
-    for split in ("train", "valid"):
-        tiny.corpus(name).save(folder, split)
-    return folder
-
-
-def measure(name: str, tokens_dir: Path) -> NgramBits:
-    config = tiny.model_config(name)
-    fitted = ngram.ModelNgrams(np.arange(len(tiny.documents())))
-    return fitted.measure(name, config.family, config.pretrain, tokens_dir)
-
-
-def test_the_families_that_predict_the_next_token_say_so() -> None:
-    families = {name: tiny.model_config(name).family for name in tiny.FAMILIES}
-    found = {name for name, family in families.items() if family.predicts_next_token}
-    assert found == {*PREDICT_NEXT_TOKEN}
-
-
-@pytest.mark.parametrize("name", PREDICT_NEXT_TOKEN)
-def test_an_ngram_model_predicts_the_tokens_of_a_models_validation(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With one nat for each token, the bits tell how many tokens were predicted."""
-    config = tiny.model_config(name)
-    family = config.family
-    assert isinstance(family, LanguageModelFamily)
-    sampler = family.batch_sampler(
-        tiny.corpus(name), tiny.tokenizer(name), to_validation_settings(config.pretrain), seed=0
-    )
-    sums = validate(
-        tiny.model(name),
-        family.objective,
-        sampler,
-        max_batches=VALIDATION_BATCHES,
-        precision="fp32",
-    )
-    one_nat = SimpleNamespace(log_probs=lambda ids_N, is_start_N: np.where(is_start_N, 0.0, -1.0))
-    monkeypatch.setattr(ngram, "fit_kneser_ney", lambda *_, **__: one_nat)
-    bits = measure(name, write_tokens(name, tmp_path / "tokens"))
-    assert bits.metric in compute_lm_metrics(sums)
-    direction = {"bits_per_byte": "causal"}.get(bits.metric, "forward")
-    num_predicted = bits.bits_per_byte * math.log(2) * bits.text_bytes
-    assert num_predicted == pytest.approx(sums.target_counts[direction])
-    assert bits.text_bytes == sums.text_bytes
-    assert bits.train_bytes == tiny.corpus(name).text_bytes
-
-
-@pytest.mark.parametrize("name", ["gpt", "elmo"])
-def test_a_context_ends_at_the_window_unless_the_model_carries_its_state(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    starts: list[int] = []
-    original = KneserNey.log_probs
-
-    def count_starts(self: KneserNey, ids_N: np.ndarray, is_start_N: np.ndarray) -> np.ndarray:
-        starts.append(int(is_start_N.sum()))
-        return original(self, ids_N, is_start_N)
-
-    monkeypatch.setattr(KneserNey, "log_probs", count_starts)
-    bits = measure(name, write_tokens(name, tmp_path / "tokens"))
-    assert 0 < bits.bits_per_byte < 8
-    batch_size = tiny.model_config(name).pretrain.batch_size
-    windows = VALIDATION_BATCHES * batch_size
-    assert starts == [windows if name == "gpt" else batch_size]
 
 
 def test_documents_are_counted_up_to_the_bytes_that_models_read() -> None:
@@ -175,26 +106,58 @@ def test_minimal_pairs_have_rows_by_group_and_ties_count_half() -> None:
     assert {row.model for row in result.rows} == {"kneser_ney"}
 
 
-def test_bits_are_read_as_they_were_written(tmp_path: Path) -> None:
-    bits = (NgramBits("gpt", "bits_per_byte", 2.125, 1000, 5000),)
-    write_ngram_bits(tmp_path / "ngram.json", bits)
-    assert read_ngram_bits(tmp_path / "ngram.json") == bits
+def test_losses_are_read_as_they_were_written(tmp_path: Path) -> None:
+    bits = (NgramBits("kneser_ney", "bits_per_byte", 2.125, 1000, 5000),)
+    write_ngram_file(tmp_path / "ngram.json", bits, [LOSSES])
+    assert read_ngram_file(tmp_path / "ngram.json") == NgramFile(bits, (LOSSES,))
+    old = {"models": [vars(bits[0])]}
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    assert read_ngram_file(tmp_path / "old.json") == NgramFile(bits)
 
 
-BITS = [
+LOSSES = HeldoutLosses(
+    "bert",
+    "masked tokens",
+    5000,
+    num_units=(100, 120, 90, 110),
+    model_nats=((300.0, 350.0, 280.0, 330.0), (310.0, 370.0, 280.0, 340.0)),
+    ngram_nats=(330.0, 410.0, 300.0, 360.0),
+    frequency_nats=(600.0, 700.0, 550.0, 650.0),
+)
+OLD_BITS = (
     NgramBits("gpt", "bits_per_byte", 2.0, 1000, 5000),
     NgramBits("elmo", "bits_per_byte_forward", 1.8, 1000, 5000),
-]
+)
 
 
 def compare(
-    curves: Sequence[LossCurve] = (), comparisons: Sequence[Comparison] = ()
+    ngrams: NgramFile = NgramFile(()),
+    curves: Sequence[LossCurve] = (),
+    comparisons: Sequence[Comparison] = (),
 ) -> dict[str, NgramComparison]:
-    found = compare_with_ngrams(["elmo", "gpt", "bert"], BITS, curves, comparisons)
+    found = compare_with_ngrams(["elmo", "gpt", "bert"], ngrams, curves, comparisons)
     return {one.model: one for one in found}
 
 
-def test_a_model_with_more_bits_at_its_end_has_learned_less() -> None:
+def test_the_interval_of_a_difference_is_over_blocks_of_the_mean_of_pretrainings() -> None:
+    (bert,) = compare(NgramFile((), (LOSSES,))).values()
+    difference = np.array([305.0, 360.0, 280.0, 335.0]) - LOSSES.ngram_nats
+    estimate = estimate_ratio(difference / math.log(2), LOSSES.num_units)
+    assert bert.difference == pytest.approx(estimate.mean)
+    assert (bert.low, bert.high) == (estimate.low, estimate.high)
+    assert bert.num_units == 420 and bert.predicted == "masked tokens"
+    assert bert.bits == pytest.approx(1280 / 420 / math.log(2))
+    assert bert.frequency_bits == pytest.approx(2500 / 420 / math.log(2))
+    assert bert.verdict == "better" and not bert.learned_less
+    worse = replace(LOSSES, ngram_nats=(280.0, 320.0, 260.0, 310.0))
+    (bert,) = compare(NgramFile((), (worse,))).values()
+    assert bert.verdict == "worse" and bert.learned_less
+    unclear = replace(LOSSES, ngram_nats=(280.0, 410.0, 260.0, 360.0))
+    (bert,) = compare(NgramFile((), (unclear,))).values()
+    assert bert.verdict == "not shown" and bert.learned_less
+
+
+def test_reports_without_intervals_compare_the_last_validation() -> None:
     curves = [
         LossCurve("gpt", 0, "bits_per_byte", (1, 2), (1.0, 2.3)),
         LossCurve("gpt", 1, "bits_per_byte", (1, 2), (9.0, 1.9)),
@@ -202,9 +165,10 @@ def test_a_model_with_more_bits_at_its_end_has_learned_less() -> None:
         LossCurve("elmo", 0, "bits_per_byte_backward", (1, 2), (4.0, 9.9)),
         LossCurve("bert", 0, "masked_nats", (1, 2), (4.0, 9.9)),
     ]
-    found = compare(curves)
+    found = compare(NgramFile(OLD_BITS), curves)
     assert found.keys() == {"elmo", "gpt"}
-    assert found["gpt"].bits_per_byte == pytest.approx(2.1) and found["gpt"].learned_less
+    assert found["gpt"].bits == pytest.approx(2.1) and found["gpt"].learned_less
+    assert found["gpt"].num_units == 1000 and not found["gpt"].has_interval
     assert not found["elmo"].learned_less
 
 
@@ -220,7 +184,7 @@ def test_a_model_that_is_better_on_no_minimal_pairs_has_learned_less() -> None:
     assert found["bert"].learned_less and found["bert"].not_better_tasks == ("blimp",)
     assert not found["gpt"].learned_less
     assert found["gpt"].better_tasks == ("agreement",)
-    assert found["gpt"].bits_per_byte is None, "its pretraining has failed"
+    assert found["gpt"].bits is None, "its pretraining has failed"
 
 
 def find_worse_columns(comparison: NgramComparison) -> list[str]:
@@ -235,17 +199,64 @@ def find_worse_columns(comparison: NgramComparison) -> list[str]:
     ]
 
 
-def test_bits_per_byte_decide_where_both_models_have_them() -> None:
+def test_held_out_text_decides_where_both_predict_it() -> None:
     """Minimal pairs are few: no significant difference there is no evidence of equality."""
-    one = NgramComparison("elmo", 1.45, 1.49, (), ("blimp",))
+    one = NgramComparison("elmo", 1.45, 1.49, (), ("blimp",), low=-0.05, high=-0.03)
     assert one.is_never_better and not one.learned_less
     assert summarize_ngram_comparisons([one]) == "" and describe_ngram_comparisons([one]) == []
     assert describe_weak_pairs([one]) == (
         "ELMo predicts held-out text better than a 5-gram model, but on blimp it is not "
         "significantly better."
     )
-    less = NgramComparison("gpt", 2.1, 2.0, (), ("blimp",))
+    less = NgramComparison("gpt", 2.1, 2.0, (), ("blimp",), low=0.05, high=0.15)
     assert describe_weak_pairs([less]) == "", "it is among those that have learned less"
-    bert = NgramComparison("bert", None, None, (), ("blimp",))
-    marked = {comparison.model: find_worse_columns(comparison) for comparison in (one, less, bert)}
-    assert marked == {"elmo": [], "gpt": ["bits per byte"], "bert": ["minimal pairs"]}
+    old = replace(less, low=None, high=None)
+    taglm = NgramComparison("taglm", None, None, (), ("blimp",))
+    marked = {found.model: find_worse_columns(found) for found in (one, less, taglm)}
+    assert marked == {
+        "elmo": [],
+        "gpt": ["bits", "difference"],
+        "taglm": ["minimal pairs"],
+    }
+    assert find_worse_columns(old) == ["bits", "difference"]
+
+
+def test_the_page_says_worse_only_where_that_is_shown() -> None:
+    worse = NgramComparison("gpt", 2.1, 2.0, (), (), low=0.05, high=0.15, num_units=943_000)
+    masked = replace(
+        worse, model="bert", predicted="masked tokens", num_units=35_170, frequency_bits=9.1
+    )
+    unclear = NgramComparison("ulmfit", 1.99, 2.0, (), (), low=-0.03, high=0.01, num_units=9000)
+    old = NgramComparison("elmo", 2.1, 2.0, (), (), num_units=22_000)
+    assert summarize_ngram_comparisons([worse, masked, unclear]) == (
+        "Do not judge GPT and BERT by this run: they predict text worse than counting 5-grams of "
+        "the same text. Do not judge ULMFiT by this run: it is not shown to predict text better "
+        "than counting 5-grams of the same text."
+    )
+    assert summarize_ngram_comparisons([old]) == (
+        "Do not judge ELMo by this run: it is not shown to have learned more than a 5-gram model "
+        "of the same text, which only counts."
+    )
+    about_masked, about_unclear = describe_ngram_comparisons([masked, unclear])
+    assert about_masked == (
+        "BERT predicts masked tokens of held-out text worse than a 5-gram model of the same text. "
+        "It needs 2.100 bits per masked token of held-out text, the 5-gram model 2.000 "
+        "(difference +0.050 to +0.150). No conclusion about pretraining BERT follows from this "
+        "study."
+    )
+    assert about_unclear == (
+        "ULMFiT is not shown to predict held-out text better than a 5-gram model of the same text. "
+        "It needs 1.990 bits per byte of held-out text, the 5-gram model 2.000 (difference −0.030 "
+        "to +0.010). No conclusion about pretraining ULMFiT follows from this study."
+    )
+    section = ngrams.build(report_of(build_analysis(ngram_comparisons=(worse, masked))))
+    (table,) = find_blocks(section, Table)
+    assert read_table(table)[1] == {
+        "model": "BERT",
+        "predicts": "masked tokens",
+        "held-out text": "35,170 tokens",
+        "bits": "2.100",
+        "5-gram": "2.000",
+        "token frequency": "9.100",
+        "difference": "+0.100 (+0.050 to +0.150)",
+    }

@@ -22,6 +22,7 @@ from lineage.analysis.statistics import (
     estimate_difference,
     estimate_mean,
     estimate_prior,
+    estimate_ratio,
     estimate_seed_variances,
     standard_error,
 )
@@ -56,6 +57,26 @@ def test_standard_error_equals_scipy() -> None:
     values = np.random.default_rng(1).integers(0, 2, size=97)
     assert standard_error(values) == pytest.approx(stats.sem(values), rel=1e-12)
     assert np.isnan(standard_error([1.0]))
+
+
+@pytest.mark.parametrize("num_blocks", [10, 60])
+def test_the_interval_of_a_ratio_covers_it_in_95_of_100_texts(num_blocks: int) -> None:
+    """Blocks of unequal size differ in what they ask of a model, and the mean is known."""
+    rng = np.random.default_rng(11)
+    num_covered = 0
+    for _ in range(4000):
+        sizes = rng.uniform(500, 1500, num_blocks)
+        per_unit = rng.normal(0.02, 0.05, num_blocks) + rng.exponential(0.03, num_blocks)
+        estimate = estimate_ratio(sizes * per_unit, sizes)
+        num_covered += estimate.low <= 0.05 <= estimate.high
+    assert 0.935 < num_covered / 4000 < 0.965
+
+
+def test_the_ratio_of_equal_blocks_has_the_t_interval_of_scipy() -> None:
+    sums = np.random.default_rng(12).normal(3, 1, 17)
+    estimate = estimate_ratio(sums, np.full(17, 10))
+    low, high = stats.t.interval(0.95, 16, sums.mean() / 10, stats.sem(sums) / 10)
+    assert (estimate.low, estimate.high) == pytest.approx((low, high))
 
 
 def test_one_repetition_gives_the_paired_t_interval_of_scipy() -> None:

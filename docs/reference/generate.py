@@ -91,8 +91,13 @@ METRICS = (
     ("baselines", "`MODEL/LABELS/SPLIT/METRIC`", "The mean score of tfidf, majority, ..."),
     (
         "ngram",
-        "`MODEL/bits_per_byte`, `MODEL/bits_per_byte_forward`, ...",
-        "The bits per byte of a 5-gram model on the tokens of a model's validation.",
+        "`MODEL/bits_per_byte`, `MODEL/bits_per_masked_token`",
+        "What a pretrained model needs to predict the held-out text; `kneser_ney` has own tokens.",
+    ),
+    (
+        "ngram",
+        "`MODEL/ngram_bits_per_byte`, `MODEL/ngram_bits_per_masked_token`",
+        "What 5-gram models of the model's tokens need to predict the same text.",
     ),
     (
         "ngram",
@@ -186,7 +191,7 @@ OUTPUTS = {
     "artifacts/results/budgets": "What a pretraining used: bytes, parameters, FLOPs.",
     "artifacts/results/curves": "Learning curves.",
     "artifacts/results/contamination": "Scored items that occur in the training text.",
-    "artifacts/results/ngram": "Bits per byte of 5-gram models.",
+    "artifacts/results/ngram": "Losses of models and of 5-gram models by block of held-out text.",
     "artifacts/results/statistics": "Counts of a task's items, labels and lengths.",
     "reports": "Result rows and the analysis.",
 }

@@ -50,7 +50,6 @@ from lineage.analysis.records import (
     Failure,
     LossCurve,
     PretrainingBudget,
-    Ranking,
     SwapConsistency,
     SystemScore,
     UnknownTokenShare,
@@ -65,7 +64,7 @@ from lineage.analysis.text_curves import build_text_curves
 from lineage.analysis.trials import count_chosen_trials, count_trials
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
-from lineage.evaluation.ngram_bits import read_ngram_bits
+from lineage.evaluation.ngram_bits import read_ngram_file
 from lineage.results import (
     HELDOUT_TEST_SET,
     NGRAM_STAGE,
@@ -120,9 +119,9 @@ def build_results(
         results_dir, grid, table, contamination, ensemble_predictions, split=split
     )
     comparisons = run_comparisons(plan_comparisons(cells, grid, continued_models))
-    rankings: list[Ranking] = []
-    for group in groups.values():
-        rankings += rank_setting(group, [*grid.ablation_of])
+    rankings = [
+        one for group in groups.values() for one in rank_setting(group, [*grid.ablation_of])
+    ]
     analysis = Analysis(
         split=split,
         grid=grid,
@@ -179,7 +178,7 @@ def _language_model_fields(
 ) -> dict[str, Any]:
     """Return the fields of the analysis that are about pretraining and adaptation."""
     curves = tuple(_loss_curves(results_dir, grid))
-    ngram_bits = read_ngram_bits(results_dir / NGRAM_STAGE / f"{NGRAM_STAGE}.json")
+    ngrams = read_ngram_file(results_dir / NGRAM_STAGE / f"{NGRAM_STAGE}.json")
     public_models = _public_models(grid, table)
     trained = [name for name in grid.models if name not in public_models]
     budget = tuple(_pretraining_budgets(results_dir, grid))
@@ -189,8 +188,8 @@ def _language_model_fields(
         "text_curves": tuple(build_text_curves(cells, results_dir, grid, budget, split=split)),
         "curves": curves,
         "recipe_searches": tuple(_read_recipe_searches(results_dir, grid)),
-        "ngram_bits": ngram_bits,
-        "ngram_comparisons": tuple(compare_with_ngrams(trained, ngram_bits, curves, comparisons)),
+        "ngram_bits": ngrams.models,
+        "ngram_comparisons": tuple(compare_with_ngrams(trained, ngrams, curves, comparisons)),
     }
 
 

@@ -18,11 +18,11 @@ from lineage.analysis.statistics import Verdict
 from lineage.config.params import Grid
 from lineage.config.records import parse_record
 from lineage.data.dataset_stats import FoldStats, SplitStats
-from lineage.evaluation.ngram_bits import NgramBits
+from lineage.evaluation.ngram_bits import NgramBits, Predicted
 from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY, Note
 from lineage.training.recipes import RecipeSearch
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 TEST_SET_SEPARATOR = " on "  # between a task and its extra test set
 TRAINED_INITS = ("pretrained", "adapted", "target_only")
 LEADER_INITS = ("pretrained", "adapted")  # a model of the target text alone is a control
@@ -404,24 +404,51 @@ class LossCurve:
 class NgramComparison:
     """A pretrained model and 5-gram models of the same text.
 
-    Bits per byte are for the same tokens of held-out text, means over pretraining seeds. None: the
-    model does not predict each next token, or its pretraining failed. The two other fields are the
-    minimal-pairs tasks on which its pretrained system is significantly better than the 5-gram
-    model, and those on which it is not.
+    Both values are bits per byte, or bits per masked token, for the same tokens of held-out text,
+    means over pretraining seeds. None: counting cannot predict what the model predicts, or its
+    pretraining failed. `better_tasks` and `not_better_tasks` are the minimal-pairs tasks on which
+    its pretrained system is significantly better than the 5-gram model, and those on which it is
+    not.
     """
 
     model: str
-    bits_per_byte: float | None
-    ngram_bits_per_byte: float | None
+    bits: float | None
+    ngram_bits: float | None
     better_tasks: tuple[str, ...]
     not_better_tasks: tuple[str, ...]
+    predicted: Predicted = "next tokens"
+    num_units: int = 0  # bytes of held-out text, or masked tokens
+    frequency_bits: float | None = None  # of masked tokens, by the frequency of tokens
+    # The interval of the first value less the second, for these pretrainings and other text. None
+    # in reports of before it was measured, where the values alone decide.
+    low: float | None = None
+    high: float | None = None
 
     @property
-    def has_more_bits(self) -> bool:
-        """Return whether the model predicts held-out text worse than the 5-gram model."""
-        if self.bits_per_byte is None or self.ngram_bits_per_byte is None:
-            return False
-        return self.bits_per_byte > self.ngram_bits_per_byte
+    def difference(self) -> float | None:
+        """The bits of the model less those of the 5-gram model; below zero the model is better."""
+        if self.bits is None or self.ngram_bits is None:
+            return None
+        return self.bits - self.ngram_bits
+
+    @property
+    def verdict(self) -> Literal["better", "worse", "not shown", ""]:
+        """Whether the model is shown to predict held-out text better than the 5-gram model.
+
+        Empty without values to compare.
+        """
+        if self.difference is None:
+            return ""
+        low = self.difference if self.low is None else self.low
+        high = self.difference if self.high is None else self.high
+        if high <= 0:
+            return "better"
+        return "worse" if low > 0 else "not shown"
+
+    @property
+    def has_interval(self) -> bool:
+        """Return whether it is known how much the difference varies over text."""
+        return self.low is not None and self.high is not None
 
     @property
     def is_never_better(self) -> bool:
@@ -432,11 +459,10 @@ class NgramComparison:
     def learned_less(self) -> bool:
         """Return whether the model is not shown to have learned more than counted 5-grams.
 
-        Bits per byte decide where both have them: they are over all of the held-out text, and minimal
-        pairs are few.
+        Held-out text decides where both predict it: it is long, and minimal pairs are few.
         """
-        if self.bits_per_byte is not None and self.ngram_bits_per_byte is not None:
-            return self.has_more_bits
+        if self.verdict:
+            return self.verdict != "better"
         return self.is_never_better
 
 

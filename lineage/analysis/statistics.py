@@ -272,6 +272,32 @@ def estimate_difference(
     )
 
 
+def estimate_ratio(sums_K: npt.ArrayLike, sizes_K: npt.ArrayLike) -> Estimate:
+    """Estimate the sum of all blocks per unit of their size, with an interval over K > 1 blocks.
+
+    The ratio estimator (Cochran 1977, section 6.3): the deviation of a block is its sum less the
+    ratio times its size. Unequal blocks are treated as groups of unequal size are in
+    `estimate_mean`.
+    """
+    sums_K = np.asarray(sums_K, dtype=np.float64)
+    sizes_K = np.asarray(sizes_K, dtype=np.float64)
+    assert sums_K.shape == sizes_K.shape and len(sums_K) > 1, (sums_K.shape, sizes_K.shape)
+    total = sizes_K.sum()
+    ratio = float(sums_K.sum() / total)
+    squares_K = (sums_K - ratio * sizes_K) ** 2 / (1 - sizes_K / total)
+    error = float(np.sqrt(squares_K.sum()) / total)
+    freedom = max(1.0, effective_groups(sizes_K) - 1)
+    margin = float(stdtrit(freedom, (1 + CONFIDENCE_LEVEL) / 2)) * error
+    return Estimate(
+        mean=ratio,
+        standard_error=error,
+        degrees_of_freedom=freedom,
+        low=ratio - margin,
+        high=ratio + margin,
+        num_items=len(sums_K),
+    )
+
+
 def difference_p_value(estimate: Estimate) -> float:
     """Return the two-sided p-value of a difference of zero."""
     if not estimate.standard_error:

@@ -4,9 +4,11 @@ The estimates are those of Chen and Goodman 1999 (section 3) and of KenLM's lmpl
 (Heafield et al. 2013, section 3): counts of continuations below the highest order, three discounts
 for each order, and a uniform distribution over the vocabulary below the unigrams.
 
-Shapes: N tokens, V vocabulary, G distinct n-grams of one order, C contexts (n-grams one shorter).
+Shapes: N tokens, V vocabulary, G distinct n-grams of one order, C contexts (n-grams one shorter),
+E ends of n-grams in a text, M positions that are asked about.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,29 +44,74 @@ class KneserNey:
     unigrams_V: np.ndarray
     orders: tuple[_Order, ...]  # from bigrams to 5-grams
 
-    def log_probs(self, ids_N: np.ndarray, is_start_N: np.ndarray) -> np.ndarray:
+    def log_probs(
+        self, ids_N: np.ndarray, is_start_N: np.ndarray, *, predicts_starts: bool = False
+    ) -> np.ndarray:
         """Return (N,) nats: the log-probability of each token given the four before it or fewer.
 
         A context begins at the last boundary or the last token of `is_start_N`. Such a first token
-        is read but not predicted: its value is 0.
+        is read but not predicted: its value is 0. With `predicts_starts` it is predicted without a
+        context.
         """
-        lengths_N = _context_lengths(ids_N, is_start_N, self.boundary_id)
         probabilities_N = self.unigrams_V[ids_N]
+        for one in self._match_orders(ids_N, is_start_N):
+            higher = np.where(one.is_known_E, one.order.probabilities_G[one.places_E], 0.0)
+            lower = one.order.backoff_C[one.contexts_E] * probabilities_N[one.ends_E]
+            probabilities_N[one.ends_E] = higher + lower
+        log_probs_N = np.log(probabilities_N)
+        return log_probs_N if predicts_starts else np.where(is_start_N, 0.0, log_probs_N)
+
+    def distributions(
+        self, ids_N: np.ndarray, is_start_N: np.ndarray, positions_M: np.ndarray
+    ) -> np.ndarray:
+        """Return (M, V): the probability of each token at some positions, given those before it.
+
+        The tokens at the positions themselves are not read. Contexts are those of `log_probs`; a
+        first token has the unigrams.
+        """
+        rows_N = np.full(len(ids_N), -1)
+        rows_N[positions_M] = np.arange(len(positions_M))
+        probabilities_MV = np.tile(self.unigrams_V, (len(positions_M), 1))
+        for one in self._match_orders(ids_N, is_start_N):
+            is_asked_E = rows_N[one.ends_E] >= 0
+            rows = rows_N[one.ends_E[is_asked_E]]
+            contexts = one.contexts_E[is_asked_E]
+            order = one.order
+            probabilities_MV[rows] *= order.backoff_C[contexts, None]
+            firsts = np.searchsorted(order.keys_G, contexts * self.vocab_size)
+            lasts = np.searchsorted(order.keys_G, (contexts + 1) * self.vocab_size)
+            for row, context, first, last in zip(rows, contexts, firsts, lasts, strict=True):
+                tokens = order.keys_G[first:last] - context * self.vocab_size
+                probabilities_MV[row, tokens] += order.probabilities_G[first:last]
+        return probabilities_MV
+
+    def _match_orders(self, ids_N: np.ndarray, is_start_N: np.ndarray) -> Iterator["_Match"]:
+        """Find the n-grams of a text among the known ones, from bigrams to 5-grams."""
+        lengths_N = _context_lengths(ids_N, is_start_N, self.boundary_id)
         ngrams_N = ids_N.astype(np.int64)  # of the order below, ending at each token; -1: not known
         for n, order in enumerate(self.orders, start=2):
             if not len(order.keys_G):
-                break  # no sequence of the text is that long
+                return  # no sequence of the text is that long
             ends = np.flatnonzero(lengths_N >= n - 1)
             ends = ends[ngrams_N[ends - 1] >= 0]
             contexts = ngrams_N[ends - 1]
             keys = contexts * self.vocab_size + ids_N[ends]
             places = np.minimum(np.searchsorted(order.keys_G, keys), len(order.keys_G) - 1)
             is_known = order.keys_G[places] == keys
-            higher = np.where(is_known, order.probabilities_G[places], 0.0)
-            probabilities_N[ends] = higher + order.backoff_C[contexts] * probabilities_N[ends]
+            yield _Match(order, ends, contexts, places, is_known)
             ngrams_N = np.full(len(ids_N), -1)
             ngrams_N[ends[is_known]] = places[is_known]
-        return np.where(is_start_N, 0.0, np.log(probabilities_N))
+
+
+@dataclass(frozen=True)
+class _Match:
+    """The places of a text whose context is a known n-gram of the order below."""
+
+    order: _Order
+    ends_E: np.ndarray  # positions in the text
+    contexts_E: np.ndarray  # the n-grams before them
+    places_E: np.ndarray  # the n-gram that ends there, if it is known
+    is_known_E: np.ndarray
 
 
 def fit_kneser_ney(ids_N: np.ndarray, *, vocab_size: int, boundary_id: int) -> KneserNey:

@@ -1,7 +1,7 @@
 """Scores of models that only count: what a pretrained language model has to beat.
 
-A 5-gram model predicts the held-out text on which a model was validated, token by token. Another
-one, and the frequencies of words, score the sentences of minimal pairs.
+A 5-gram model with tokens of its own predicts all held-out text. It and the frequencies of words
+score the sentences of minimal pairs. `lineage.evaluation.token_counts` counts the tokens of models.
 
 Shapes: N tokens, D documents, S sentences.
 """
@@ -10,32 +10,23 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import pandas as pd
 
 from lineage.answers.base import PredictionColumns
 from lineage.answers.pair import pair_columns
-from lineage.artifacts import file_digest
 from lineage.evaluation.kneser_ney import KneserNey, fit_kneser_ney
 from lineage.evaluation.ngram_bits import NgramBits
 from lineage.language import byte_count, sentence_spans, split_words
 from lineage.methods.baseline import BaselineMethod
 from lineage.methods.encoder import EvalRun, Subject
-from lineage.networks.base import Family, LanguageModelFamily
-from lineage.networks.batch import BatchSampler
 from lineage.randomness import generator
 from lineage.tasks.base import Kind
 from lineage.tasks.info import TaskInfo
-from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
-from lineage.training.pretrain import to_validation_settings
-from lineage.training.samplers import BidirectionalBpttBatches, BpttBatches, iterate_batches
-from lineage.training.settings import PretrainSettings
-from lineage.training.train_run import ALL_BATCHES, VALIDATION_BATCHES
 
 KNESER_NEY = "kneser_ney"
 WORD_FREQUENCY = "word_frequency"
@@ -191,100 +182,9 @@ def select_documents(sizes_D: np.ndarray, *, text_bytes: int, seed: int) -> np.n
     return np.sort(order_D[bytes_before_D < max_bytes])
 
 
-class ModelNgrams:
-    """5-gram models over the tokens of pretrained models, each fitted once for equal tokens."""
-
-    def __init__(self, documents: np.ndarray) -> None:
-        self._documents = documents
-        self._last: tuple[Any, KneserNey, int] | None = None
-
-    def measure(
-        self, name: str, family: Family, settings: PretrainSettings, tokens_dir: Path
-    ) -> NgramBits:
-        """Predict the tokens of the last validation of a model's pretraining.
-
-        The n-gram model has the model's vocabulary and its unknown token, and a context never goes
-        back beyond the batch's window unless the model carries its state.
-        """
-        assert isinstance(family, LanguageModelFamily) and family.predicts_next_token
-        tokenizer = Tokenizer.load(tokens_dir)
-        ngrams, train_bytes = self._fit(tokenizer, tokens_dir)
-        last_phase = settings.phases[-1].settings
-        sampler = family.batch_sampler(
-            TokenizedCorpus.load(tokens_dir, "valid"),
-            tokenizer,
-            to_validation_settings(last_phase),
-            seed=0,
-        )
-        max_batches = ALL_BATCHES if settings.nt_asgd else VALIDATION_BATCHES
-        text = _collect_validation_tokens(sampler, max_batches)
-        nats = -ngrams.log_probs(text.ids_N, text.is_start_N).sum()
-        bits_per_byte = float(nats / math.log(2) / text.text_bytes)
-        return NgramBits(name, _metric_name(sampler), bits_per_byte, text.text_bytes, train_bytes)
-
-    def _fit(self, tokenizer: Tokenizer, tokens_dir: Path) -> tuple[KneserNey, int]:
-        """Count the n-grams of the chosen documents; keep the model for the next, equal tokens."""
-        key = (file_digest(tokens_dir / "train.ids.npy"), tokenizer.vocab_size)
-        if self._last is None or self._last[0] != key:
-            self._last = None  # free it first: two do not fit into memory
-            corpus = TokenizedCorpus.load(tokens_dir, "train")
-            spans = [slice(*corpus.document_starts[[d, d + 1]]) for d in self._documents]
-            ids_N = np.concatenate([corpus.ids[span] for span in spans])
-            train_bytes = sum(int(corpus.byte_counts[span].sum(dtype=np.int64)) for span in spans)
-            unk_id = tokenizer.unk_token_id or 0
-            ids_N = np.where(ids_N < tokenizer.vocab_size, ids_N, unk_id)
-            boundary_id = boundary_token_id(tokenizer)
-            ngrams = fit_kneser_ney(ids_N, vocab_size=tokenizer.vocab_size, boundary_id=boundary_id)
-            self._last = (key, ngrams, train_bytes)
-        return self._last[1], self._last[2]
-
-
 def boundary_token_id(tokenizer: Tokenizer) -> int:
     """Return the token that comes first in a sentence or, with subwords, in a document."""
     if tokenizer.tokenizer_type == "word":
         name = "</S>" if tokenizer.direction == "backward" else "<S>"
         return tokenizer.special_token_ids[name]
     return tokenizer.special_token_template.prefix[0]
-
-
-@dataclass(frozen=True)
-class _ValidationTokens:
-    """The tokens of some batches, row by row, with the first of each row, which is only read."""
-
-    ids_N: np.ndarray
-    is_start_N: np.ndarray
-    text_bytes: int
-
-
-def _collect_validation_tokens(sampler: BatchSampler, max_batches: int) -> _ValidationTokens:
-    """Read the forward rows of batches; rows that carry state go on from batch to batch."""
-    rows: list[np.ndarray] = []
-    text_bytes = 0
-    for _, index, batch in iterate_batches(sampler):
-        if index >= max_batches:
-            break
-        ids_BT = batch.ids_BT.numpy()
-        assert batch.targets_BT is not None
-        targets_BT = batch.targets_BT.numpy()
-        if isinstance(sampler, BidirectionalBpttBatches):
-            num_forward = len(ids_BT) // 2
-            ids_BT = ids_BT[:num_forward]
-            targets_BT = targets_BT[:num_forward]
-        if sampler.carries_state and rows:
-            rows = [np.append(row, targets) for row, targets in zip(rows, targets_BT, strict=True)]
-        else:
-            rows += [*np.concatenate([ids_BT[:, :1], targets_BT], axis=1)]
-        text_bytes += batch.text_bytes
-    ids_N = np.concatenate(rows)
-    is_start_N = np.zeros(len(ids_N), bool)
-    is_start_N[np.cumsum([0, *(len(row) for row in rows[:-1])])] = True
-    return _ValidationTokens(ids_N, is_start_N, text_bytes)
-
-
-def _metric_name(sampler: BatchSampler) -> str:
-    """Name the metric of the loss whose targets are the next tokens of these batches."""
-    if isinstance(sampler, BidirectionalBpttBatches):
-        return "bits_per_byte_forward"
-    if isinstance(sampler, BpttBatches):
-        return "bits_per_byte_backward" if sampler.is_backward else "bits_per_byte_forward"
-    return "bits_per_byte"

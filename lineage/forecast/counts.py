@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from lineage.config.params import Params
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import count_runs, list_runs
+from lineage.evaluation.heldout import MAX_HELDOUT_BYTES, heldout_part
 from lineage.evaluation.requested_runs import EVALUATIONS, count_evaluation, list_requested_runs
 from lineage.forecast.rehearsal import Rehearsal
 from lineage.language import byte_count
@@ -72,7 +73,26 @@ def count_stage(
         )
     ]
     ratios = {"corpus": ratio, "budget": budgets[0] / budgets[1]}
+    if stage.verb == "ngram":
+        done = [*done, *_list_further_models(rehearsal, done)]
+        heldout_bytes = [
+            min(corpus["valid"], MAX_HELDOUT_BYTES)
+            for corpus in (rehearsal.data.corpus, rehearsal.data.sampled_corpus)
+        ]
+        parts = map(heldout_part, rehearsal.params.grid.models)
+        ratios |= dict.fromkeys(parts, heldout_bytes[0] / heldout_bytes[1])
     return [Work(work.part, ratios.get(work.part, 1.0) * work.count) for work in done]
+
+
+def _list_further_models(rehearsal: Rehearsal, done: Sequence[Work]) -> list[Work]:
+    """Return the work of the stage ngram for models and seeds that others represent."""
+    further = []
+    for model in rehearsal.params.grid.models:
+        stand_in = rehearsal.stand_ins[model]
+        own = [one for one in done if one.part == heldout_part(stand_in)]
+        num_seeds = len(rehearsal.params.grid.pretrain_seeds)
+        further += (num_seeds if stand_in != model else num_seeds - 1) * own
+    return further
 
 
 def count_corpus_ratio(rehearsal: Rehearsal) -> float:

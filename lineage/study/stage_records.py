@@ -33,11 +33,9 @@ def stage_records(params: Params, models: dict[str, ModelConfig]) -> dict[str, R
             "split": params.report.split,
             "budget": {"corpus": corpus, "text_bytes": params.budget.text_bytes},
             "language": params.corpora[corpus].language,
-            "pretrain": {
-                name: _as_tree(models[name].pretrain)
-                for name in params.grid.models
-                if models[name].family.predicts_next_token
-            },
+            "models": params.grid.models,
+            "pretrain_seeds": params.grid.pretrain_seeds,
+            "threads": params.threads,
             "tasks": list_sentence_tasks(params.tasks, params.grid.tasks),
         },
         "report": {

@@ -174,9 +174,9 @@ def _invent_details() -> dict[str, object]:
         ),
         "ngram_bits": (NgramBits("kneser_ney", "bits_per_byte", 1.95, 9000, 5_000_000),),
         "ngram_comparisons": (
-            NgramComparison("elmo", 1.45, 1.49, (), ("agreement",)),
-            NgramComparison("gpt", 2.1, 2.0, (), ("agreement",)),
-            NgramComparison("bert", None, None, ("agreement",), ()),
+            NgramComparison("elmo", 1.45, 1.49, (), ("agreement",), "next tokens", 9000, low=-0.06, high=-0.02),
+            NgramComparison("gpt", 2.1, 2.0, (), ("agreement",), "next tokens", 9000, low=0.05, high=0.15),
+            NgramComparison("bert", 3.2, 3.25, ("agreement",), (), "masked tokens", 350, 8.7, low=-0.09, high=-0.01),
         ),
         "text_curves": (
             TextCurve("sense", "all", "accuracy", ELMO, (0.5, 1.0), (2e6, 4e6), (0.6, 0.65), 0.7, TextGain(0.5, 0.05, 0.03, 0.07)),

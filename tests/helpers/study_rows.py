@@ -25,7 +25,7 @@ from lineage.analysis.records import Analysis, Comparison, System, TrialCounts
 from lineage.config.params import Grid, ReportParams
 from lineage.data.dataset_stats import DatasetStats, SplitStats, write_dataset_stats
 from lineage.evaluation.evaluate import sort_predictions
-from lineage.evaluation.ngram_bits import write_ngram_bits
+from lineage.evaluation.ngram_bits import write_ngram_file
 from lineage.report import page
 from lineage.report.section import ReportData
 from lineage.results import Note, ResultRow
@@ -282,7 +282,7 @@ def write_no_ngrams(folder: Path) -> None:
     """Write what the stage ngram writes if nothing can be compared with an n-gram model."""
     artifacts.write_table(folder / "rows/ngram.parquet", results.results_frame([]))
     artifacts.write_table(folder / "predictions/ngram.parquet", sort_predictions([]))
-    write_ngram_bits(folder / "ngram/ngram.json", [])
+    write_ngram_file(folder / "ngram/ngram.json", [])
 
 
 def write_overlap(folder: Path, task: str, ids: Sequence[str], *, corpus: Sequence[str] = (), unlabelled: Sequence[str] = (), short: Sequence[str] = (),

@@ -102,12 +102,33 @@ def describe_runs(analysis: Analysis) -> str:
 
 
 def summarize_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> str:
-    """Name in a sentence the models that may have learned no more than a 5-gram model, if any."""
-    names = [format_model(one.model) for one in comparisons if one.learned_less]
-    if not names:
-        return ""
-    subject = "it is" if len(names) == 1 else "they are"
-    return (
-        f"Do not judge {join_with_and(names)} by this run: {subject} not shown to have learned more "
-        "than a 5-gram model of the same text, which only counts."
-    )
+    """Name the models that may have learned no more than a 5-gram model, if any.
+
+    Held-out text shows some to be worse, and others not to be better.
+    """
+    names_by_finding: dict[tuple[str, str], list[str]] = {}
+    for one in comparisons:
+        if one.learned_less:
+            names_by_finding.setdefault(_describe_learning(one), []).append(format_model(one.model))
+    sentences = []
+    for (singular, plural_form), names in names_by_finding.items():
+        finding = singular if len(names) == 1 else plural_form
+        sentences.append(f"Do not judge {join_with_and(names)} by this run: {finding}.")
+    return " ".join(sentences)
+
+
+def _describe_learning(comparison: NgramComparison) -> tuple[str, str]:
+    """Tell of one model, and of several, what is shown beside counting.
+
+    Of minimal pairs, and of reports without intervals, less is said.
+    """
+    if not comparison.has_interval:
+        finding = (
+            "not shown to have learned more than a 5-gram model of the same text, which only counts"
+        )
+    elif comparison.verdict == "worse":
+        finding = "text worse than counting 5-grams of the same text"
+        return f"it predicts {finding}", f"they predict {finding}"
+    else:
+        finding = "not shown to predict text better than counting 5-grams of the same text"
+    return f"it is {finding}", f"they are {finding}"

@@ -9,18 +9,26 @@ from lineage.report.section import (
     Cell,
     Cells,
     Column,
-    Columns,
     Paragraph,
     ReportData,
     Section,
     Table,
     numbers,
+    small,
 )
 
-COLUMNS: Columns = (
-    "model",
-    *numbers("bits per byte", "5-gram"),
-    Column("minimal pairs", short="minimal pairs, against the 5-gram"),
+UNITS = {"next tokens": "byte", "masked tokens": "masked token"}
+MASKED_TOKENS = (
+    "A masked model predicts masked tokens (bits per masked token), and so do two 5-gram models, "
+    "one on each side: their probabilities are multiplied, and divided by the frequency of the "
+    "token. The column beside them has the frequencies alone."
+)
+WITH_INTERVALS = (
+    "A difference below zero means that the model predicts better. Its 95 % interval is over blocks "
+    "of text, for these pretrainings."
+)
+WITHOUT_INTERVALS = (
+    "The text is that of each model's last validation, which is too short for an interval."
 )
 
 
@@ -33,27 +41,83 @@ def build(report: ReportData) -> Section | None:
     texts = [Paragraph(text, "worse") for text in describe_ngram_comparisons(comparisons)]
     if weak := describe_weak_pairs(comparisons):
         texts.append(Paragraph(weak))
-    rows = [_ngram_row(analysis, one) for one in comparisons]
-    table = Table(COLUMNS, rows, note=describe_ngram_models(analysis))
+    table = Table(
+        list_columns(comparisons),
+        [_ngram_row(analysis, one) for one in comparisons],
+        note=describe_ngram_models(analysis),
+    )
     title = "Language models beside a 5-gram model"
     return Section(title, [*texts, table], subtitle="of the same text")
 
 
+def list_columns(comparisons: Sequence[NgramComparison]) -> list[str | Column]:
+    """Return the columns; those of masked models and of minimal pairs only if there are some."""
+    columns: list[str | Column] = ["model", "predicts", *numbers("held-out text", "bits", "5-gram")]
+    if _has_frequencies(comparisons):
+        columns += numbers("token frequency")
+    columns += numbers("difference")
+    if _has_pairs(comparisons):
+        columns.append(Column("minimal pairs", short="minimal pairs, against the 5-gram"))
+    return columns
+
+
+def _has_frequencies(comparisons: Sequence[NgramComparison]) -> bool:
+    return any(one.frequency_bits is not None for one in comparisons)
+
+
+def _has_pairs(comparisons: Sequence[NgramComparison]) -> bool:
+    return any(one.better_tasks or one.not_better_tasks for one in comparisons)
+
+
 def _ngram_row(analysis: Analysis, comparison: NgramComparison) -> Cells:
-    # Minimal pairs alone decide where bits per byte show nothing.
-    has_weak_pairs = comparison.learned_less and not comparison.has_more_bits
-    bits = format_bits(comparison.bits_per_byte)
-    return [
+    comparisons = analysis.ngram_comparisons
+    is_measured = comparison.difference is not None
+    bits_css = "n worse" if is_measured and comparison.learned_less else "n"
+    cells = [
         model_cell(analysis, comparison.model),
-        Cell(bits, css="n worse" if comparison.has_more_bits else ""),
-        format_bits(comparison.ngram_bits_per_byte),
-        Cell(format_minimal_pairs(comparison), css="worse" if has_weak_pairs else ""),
+        Cell(comparison.predicted if is_measured else NO_VALUE),
+        Cell(_format_units(comparison) if is_measured else NO_VALUE, css="n"),
+        Cell(format_bits(comparison.bits), css=bits_css),
+        Cell(format_bits(comparison.ngram_bits), css="n"),
     ]
+    if _has_frequencies(comparisons):
+        cells.append(Cell(format_bits(comparison.frequency_bits), css="n"))
+    cells.append(_difference_cell(comparison, css=bits_css))
+    if _has_pairs(comparisons):
+        # Minimal pairs decide alone where nothing else was measured.
+        pairs_css = "worse" if comparison.learned_less and not is_measured else ""
+        cells.append(Cell(format_minimal_pairs(comparison), css=pairs_css))
+    return cells
+
+
+def _format_units(comparison: NgramComparison) -> str:
+    """Format the length of the held-out text: `943 kB`; `35,170 tokens`."""
+    if comparison.predicted == "next tokens":
+        return format_si(comparison.num_units, "B")
+    return f"{comparison.num_units:,} tokens"
+
+
+def _difference_cell(comparison: NgramComparison, *, css: str) -> Cell:
+    if comparison.difference is None:
+        return Cell(NO_VALUE, css="n")
+    interval = ""
+    if comparison.low is not None and comparison.high is not None:
+        interval = _format_interval(comparison.low, comparison.high)
+    return Cell(format_bits_difference(comparison.difference), small(interval, "muted"), css=css)
 
 
 def format_bits(value: float | None) -> str:
     """Format bits per byte: `1.934`."""
     return NO_VALUE if value is None else f"{value:.3f}"
+
+
+def format_bits_difference(value: float) -> str:
+    """Format a difference of bits with its sign: `−0.026`."""
+    return f"{value:+.3f}".replace("-", "−")
+
+
+def _format_interval(low: float, high: float) -> str:
+    return f"{format_bits_difference(low)} to {format_bits_difference(high)}"
 
 
 def format_minimal_pairs(comparison: NgramComparison) -> str:
@@ -73,20 +137,39 @@ def describe_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> list[s
         if not one.learned_less:
             continue
         name = format_model(one.model)
-        sentences = [
-            f"{name} is not shown to have learned more than a 5-gram model of the same text."
-        ]
-        if one.has_more_bits:
-            sentences.append(
-                f"It needs {one.bits_per_byte:.3f} bits per byte of held-out text, the 5-gram "
-                f"model {one.ngram_bits_per_byte:.3f}."
-            )
+        sentences = [f"{name} {_describe_finding(one)}"]
+        if one.difference is not None:
+            sentences.append(_describe_bits(one))
         if one.is_never_better:
             tasks = join_with_and(one.not_better_tasks)
             sentences.append(f"On {tasks} it is not significantly better.")
         sentences.append(f"No conclusion about pretraining {name} follows from this study.")
         findings.append(" ".join(sentences))
     return findings
+
+
+def _describe_finding(comparison: NgramComparison) -> str:
+    """Tell what is shown of a model; without an interval less is said."""
+    if not comparison.has_interval:
+        return "is not shown to have learned more than a 5-gram model of the same text."
+    text = "masked tokens of held-out text"
+    if comparison.predicted == "next tokens":
+        text = "held-out text"
+    if comparison.verdict == "worse":
+        return f"predicts {text} worse than a 5-gram model of the same text."
+    return f"is not shown to predict {text} better than a 5-gram model of the same text."
+
+
+def _describe_bits(comparison: NgramComparison) -> str:
+    """Tell the values, with the interval of their difference if there is one."""
+    sentence = (
+        f"It needs {format_bits(comparison.bits)} bits per {UNITS[comparison.predicted]} of "
+        f"held-out text, the 5-gram model {format_bits(comparison.ngram_bits)}"
+    )
+    if comparison.low is not None and comparison.high is not None:
+        interval = _format_interval(comparison.low, comparison.high)
+        sentence += f" (difference {interval})"
+    return f"{sentence}."
 
 
 def describe_weak_pairs(comparisons: Sequence[NgramComparison]) -> str:
@@ -114,22 +197,25 @@ def describe_ngram_models(analysis: Analysis) -> str:
     own = next((one for one in analysis.ngram_bits if one.model == "kneser_ney"), None)
     if own is None:
         return ""
-    first = (
+    comparisons = analysis.ngram_comparisons
+    counting = (
         "A 5-gram model (interpolated modified Kneser-Ney) is counted on "
-        f"{format_si(own.train_bytes, 'B')} of the text that the models read. By bits per byte it "
-        "is compared with each model that predicts every next token: it reads that model's "
-        "tokens, the unknown one included, and predicts those of its last validation, forward "
-        "where a model reads both ways."
+        f"{format_si(own.train_bytes, 'B')} of the text that the models read. It reads each "
+        "model's tokens, the unknown one included, and predicts the same held-out text: the next "
+        "tokens (bits per byte), forward where a model reads both ways."
     )
-    sentences = [first]
-    compared = {one.model for one in analysis.ngram_comparisons if one.ngram_bits_per_byte}
+    sentences = [counting]
+    if _has_frequencies(comparisons):
+        sentences.append(MASKED_TOKENS)
+    measured = [one for one in comparisons if one.difference is not None]
+    if measured:
+        has_intervals = any(one.has_interval for one in measured)
+        sentences.append(WITH_INTERVALS if has_intervals else WITHOUT_INTERVALS)
+    compared = {one.model for one in comparisons if one.ngram_bits}
     others = [name for name in analysis.grid.models if name not in compared]
     if others:
-        verb = "does" if len(others) == 1 else "do"
-        sentences.append(
-            f"{join_with_and([format_model(name) for name in others])} {verb} not predict every next token, so there are no bits "
-            "per byte to compare."
-        )
+        names = join_with_and([format_model(name) for name in others])
+        sentences.append(f"There is no such comparison for {names}.")
     sentences.append(
         "With tokens of its own, which can spell every word, a 5-gram model has "
         f"{own.bits_per_byte:.3f} bits per byte of all held-out text."
