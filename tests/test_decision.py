@@ -41,7 +41,7 @@ from lineage.report.decisions import (
 )
 from lineage.report.formatting import format_percent
 from lineage.report.section import ReportData
-from lineage.report.sections.answer import describe_study
+from lineage.report.sections.answer import describe_untried
 from lineage.report.sections.quality_cost import describe_front
 from lineage.report.sections.what_to_use import (
     build_decision_table,
@@ -190,9 +190,9 @@ def test_methods_that_were_not_run_limit_what_is_said() -> None:
     ]
     assert describe_omitted(with_all) == "Not run with 400 labels: fine-tuned."
     report = ReportData(analysis, [with_100, with_all])
-    assert "Not tried: a public model; fine-tuning with all labels (sense)." in describe_study(
-        report
-    )
+    untried = "Not tried: a public model; fine-tuning with all labels (sense)."
+    assert describe_untried(report, [with_all]) == untried
+    assert describe_untried(report, [with_100]) == "Not tried: a public model."
     assert summarize_decisions(analysis, [with_100, with_all]) == (
         "For the task sense, use TF-IDF: no pretrained model is shown to be worth more (with so "
         "many labels, none was fine-tuned)."
@@ -209,7 +209,7 @@ def test_on_minimal_pairs_a_model_must_be_better_than_counting() -> None:
         "For the task sense, no model is shown to be better than a 5-gram model, which only counts."
     )
     line = read_decision(open_analysis, decision)
-    assert line["Use"].startswith("**ELMo**")
+    assert line["Use"] == "**none** (ELMo (fine-tuned) scores highest)"
     assert line["Next step"].startswith("**Let models read more text.**")
     assert describe_decision(decision).startswith(
         "No model is shown to be better than a 5-gram model, which only counts; ELMo, fine-tuned: 90.0 % ("
@@ -321,7 +321,8 @@ def test_a_lead_over_tfidf_that_tests_do_not_show_is_undecided_or_may_be_luck(
     line = read_decision(analysis, decision)
     assert expected in line["Next step"]
     assert line["Sure?"] == ("yes" if verdict == "better" else "no")
-    assert line["vs TF-IDF"].startswith("**+10.0** (0.0 to")
+    assert "**+10.0** (0.0 to" in line["vs TF-IDF"]
+    assert ("ELMo (fine-tuned): " in line["vs TF-IDF"]) is (model == "tfidf")
     finding = "Undecided for sense (ELMo or TF-IDF)" if model == "tfidf" else "Use ELMo for sense"
     assert describe_finding([decision]) == finding
     with_public = dataclasses.replace(

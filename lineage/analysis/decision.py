@@ -88,7 +88,8 @@ class Decision:
     omitted: tuple[OmittedMethod, ...] = ()  # methods that were not run with this number of labels
     # The comparison of the highest score with TF-IDF, if it does not show that it is better.
     undecided_lead: Comparison | None = None
-    unused_labels: int = 0  # labelled training items that the task's limit leaves out
+    available_labels: int = 0  # labelled items of the task, with those that its limit leaves out
+    unused_labels: int = 0  # of these, the ones that the limit leaves out
     tuning_labels: int = 0  # labelled validation items, by which hyperparameters were chosen
     counting_score: float | None = None  # of a 5-gram model, if nothing is shown to be better
 
@@ -164,6 +165,7 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
         advice=advice,
         omitted=_list_omitted(analysis, setting),
         undecided_lead=undecided_lead,
+        available_labels=_count_available_labels(analysis, setting),
         unused_labels=_count_unused_labels(analysis, setting),
         tuning_labels=_count_tuning_labels(analysis, setting),
         counting_score=counting_score,
@@ -234,13 +236,31 @@ def _count_unused_labels(analysis: Analysis, setting: Setting) -> int:
     return 0 if train is None else train.dropped.get("limit", 0)
 
 
+def _count_available_labels(analysis: Analysis, setting: Setting) -> int:
+    """Return how many labelled items there are for training, with those left out; 0 if unknown."""
+    task, extra_test_set = split_test_set(setting.task)
+    summary = analysis.find_task(task)
+    if summary is None or extra_test_set or "train" not in summary.splits:
+        return 0
+    train = summary.splits["train"]
+    return train.items + train.dropped.get("limit", 0)
+
+
 def _count_tuning_labels(analysis: Analysis, setting: Setting) -> int:
-    """Return the items of a task's validation split; 0 where nothing is trained, or in folds."""
+    """Return the validation items of a task, in folds those of each; 0 where nothing is trained."""
     task, _ = split_test_set(setting.task)
     summary = analysis.find_task(task)
-    if setting.label_count == "none" or summary is None or "validation" not in summary.splits:
+    if setting.label_count == "none" or summary is None:
         return 0
-    return summary.splits["validation"].items
+    if "validation" in summary.splits:
+        return summary.splits["validation"].items
+    if summary.cross_validation is None:
+        return 0
+    num_items = summary.splits["train"].items
+    scores = [one for one in analysis.scores_of_task(task) if one.label_count == "all"]
+    num_learned = max((one.train_examples for one in scores), default=0)
+    num_tested = round(num_items / summary.cross_validation.folds)
+    return max(0, num_items - num_tested - num_learned) if num_learned else 0
 
 
 def _find_label_gain(

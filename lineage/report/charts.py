@@ -28,10 +28,9 @@ from lineage.report.formatting import format_seconds
 
 # Sizes in pixels.
 TICK_LABEL_WIDTH = 26  # room for a number below an axis
-CHART_WIDTH = 360
+CHART_WIDTH = 420
 CHART_HEIGHT = 230
 CHART_LEFT = 44
-CHART_RIGHT = 12
 CHART_TOP = 30
 CHART_BOTTOM = 40
 MAX_MARKED_POINTS = 12  # a curve with more points has no markers
@@ -364,8 +363,11 @@ def draw_calibration(series: Sequence[LineSeries], *, title: str, subtitle: str)
 def draw_line_chart(
     series: Sequence[LineSeries], *, title: str, x_label: str, y_label: str, percent: bool = False
 ) -> str:
-    """Draw a small chart of curves, 360 x 230 pixels."""
-    right_edge = CHART_WIDTH - CHART_RIGHT
+    """Draw a small chart of curves, with a name at the end of each that is not hollow."""
+    named = {one.name: one for one in series if not one.hollow}  # seeds share a name
+    longest = max(map(len, named), default=0)
+    name_width = CHARACTER_WIDTH * min(longest, NARROW_PANEL.max_name)
+    right_edge = CHART_WIDTH - 16 - NAME_MARK_WIDTH - name_width
     floor = CHART_HEIGHT - CHART_BOTTOM
     x_values = sorted({x for one in series for x in one.x})
     y_values = [y for one in series for y in one.y]
@@ -379,7 +381,7 @@ def draw_line_chart(
 
     parts = [
         draw_text(CHART_LEFT, 14, title, anchor="start", size=12, fill=TEXT_COLOR, weight=600),
-        draw_text(right_edge, 14, y_label, anchor="end"),
+        draw_text(CHART_WIDTH, 14, y_label, anchor="end"),
     ]
     y_ticks = choose_ticks(low, high, count=4) or [low]
     places = [y_scale(tick) for tick in y_ticks]
@@ -392,6 +394,8 @@ def draw_line_chart(
     parts.append(draw_text((CHART_LEFT + right_edge) / 2, CHART_HEIGHT - 8, x_label))
     for one in series:
         parts += _draw_curve(one, [x_scale(x) for x in one.x], y_scale)
+    line_ends = [(y_scale(one.y[-1]), one) for one in named.values()]
+    parts += _draw_names(line_ends, right_edge + 8, floor, max_name=NARROW_PANEL.max_name)
     title = f"{title}: {y_label} over {x_label}"
     return wrap_svg(CHART_WIDTH, CHART_HEIGHT, parts, title=title, css="panel")
 

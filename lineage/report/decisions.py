@@ -63,8 +63,8 @@ def name_labels(decision: Decision) -> str:
     """Name a number of labels: `2,000 of 67,349 labels`; `100 labels + 300 for tuning`."""
     count = decision.train_examples
     text = format_label_count(decision.label_count, train_examples=count)
-    if decision.unused_labels:
-        text = f"{count:,} of {count + decision.unused_labels:,} labels"
+    if decision.label_count == "all" and decision.available_labels > count:
+        text = f"{count:,} of {decision.available_labels:,} labels"
     if decision.tuning_labels:
         text += f" + {decision.tuning_labels:,} for tuning"
     return text

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis, NgramComparison
 from lineage.methods.registry import find_method_type
 from lineage.report.decisions import describe_finding, find_largest_decisions
@@ -19,7 +20,8 @@ from lineage.report.sections.what_was_run import name_origin
 def build(report: ReportData) -> Section:
     """Return the head of the page."""
     analysis = report.analysis
-    blocks = [Paragraph(" ".join(describe_study(report)), "runs")]
+    titles = find_titles(report)
+    blocks = [Paragraph(describe_study(report), "runs"), *_list_untried(report, [*titles])]
     blocks.append(Paragraph(describe_runs(analysis), "muted runs"))
     if warning := summarize_ngram_comparisons(analysis.ngram_comparisons):
         blocks.append(Paragraph(warning, "worse"))
@@ -27,7 +29,7 @@ def build(report: ReportData) -> Section:
         text = "Some results failed; the reasons are [below](#failed)."
         blocks.append(Paragraph(text, "worse", has_markup=True, only="html"))
     largest = [*find_largest_decisions(report.decisions).values()]
-    return Section(describe_finding(largest), blocks, titles=find_titles(report), is_page=True)
+    return Section(describe_finding(largest), blocks, titles=titles, is_page=True)
 
 
 def find_titles(report: ReportData) -> dict[str, str]:
@@ -40,8 +42,8 @@ def find_titles(report: ReportData) -> dict[str, str]:
     return titles if len(titles) > 1 else {}
 
 
-def describe_study(report: ReportData) -> Iterator[str]:
-    """Yield sentences: the text, the repetitions, the day, and what a reader misses."""
+def describe_study(report: ReportData) -> str:
+    """Name the text, the repetitions and the day."""
     grid = report.analysis.grid
     parts = []
     if grid.models:
@@ -50,9 +52,7 @@ def describe_study(report: ReportData) -> Iterator[str]:
     parts.append(plural(len(grid.finetune_seeds), "fine-tuning seed"))
     if report.provenance is not None and report.provenance.made_on:
         parts.append(report.provenance.made_on)
-    yield f"{', '.join(part for part in parts if part)}."
-    if missing := [*_list_untried(report)]:
-        yield f"Not tried: {'; '.join(missing)}."
+    return f"{', '.join(part for part in parts if part)}."
 
 
 def format_text_read(report: ReportData) -> str:
@@ -70,12 +70,28 @@ def format_text_read(report: ReportData) -> str:
     return f"{text} {join_with_and([*origins])} ({corpus.language})"
 
 
-def _list_untried(report: ReportData) -> Iterator[str]:
-    """Yield what a reader expects of a comparison and this study left out."""
+def _list_untried(report: ReportData, label_counts: Sequence[str]) -> Iterator[Paragraph]:
+    """Yield what was not tried at each number of labels; in Markdown at the most of them."""
+    largest = [*find_largest_decisions(report.decisions).values()]
+    for count in label_counts:
+        shown = [one for one in report.decisions if one.label_count in (count, "none")]
+        if text := describe_untried(report, shown):
+            yield Paragraph(text, "runs", labels=count, only="html")
+    if text := describe_untried(report, largest):
+        yield Paragraph(text, "runs", only="markdown" if label_counts else "")
+
+
+def describe_untried(report: ReportData, decisions: Sequence[Decision]) -> str:
+    """Name what a reader expects of a comparison and this study left out; empty if nothing."""
+    missing = [*_name_omitted(decisions)]
     if report.analysis.grid.models and not report.analysis.public_models:
-        yield "a public model"
+        missing.insert(0, "a public model")
+    return f"Not tried: {'; '.join(missing)}." if missing else ""
+
+
+def _name_omitted(decisions: Sequence[Decision]) -> Iterator[str]:
     omitted: dict[tuple[str, str], list[str]] = {}
-    for one in find_largest_decisions(report.decisions).values():
+    for one in decisions:
         for method in one.omitted:
             found = find_method_type(method.transfer, method.head)
             assert found is not None
@@ -88,8 +104,8 @@ def _list_untried(report: ReportData) -> Iterator[str]:
 def describe_runs(analysis: Analysis) -> str:
     """Tell what the intervals of the first table do not cover."""
     text = (
-        f"Intervals are for other {analysis.split} items; they do not cover how another "
-        "pretraining would turn out."
+        f"Intervals of scores are for other {analysis.split} items, those of differences for other "
+        "seeds too; they do not cover how another pretraining would turn out."
     )
     if analysis.public_models:
         text += " What public checkpoints have read is unknown, and may include these items."

@@ -116,16 +116,17 @@ def _describe_marks(
             "baseline has learned next to nothing, so the gain does not say what pretraining is "
             "worth where it can learn."
         )
-    weak = find_weak_models(analysis)
-    if any(effect.model in weak for effect in effects):
-        yield "‡: not shown to have learned more than a 5-gram model."
 
 
 def _list_details(report: ReportData, summary: GainSummary, *, is_first: bool) -> Iterator[Block]:
     added = GAIN_NAMES[summary.comparison_type]
     if is_first:
         yield Paragraph(_explain_marks(report), "note")
-    headings = [format_model_name(report.analysis, model) for model in summary.models]
+    weak = find_weak_models(report.analysis)
+    headings = [
+        format_model_name(report.analysis, model) + (" ‡" if model in weak else "")
+        for model in summary.models
+    ]
     for method, gains in group_by(summary.at_most_labels, lambda gain: gain.method).items():
         by_task = group_by(gains, lambda gain: gain.comparison.task)
         rows = [_gain_row(own, summary.models) for own in by_task.values()]
@@ -159,6 +160,9 @@ def _describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     ]
     most_labels = _describe_most_labels(summary)
     sentences = _describe_model_gains(own, summary, most_labels)
+    if weak:
+        names = join_with_and([format_model(model) for model in weak])
+        sentences.append(f"Left out: {names} (‡), not shown to have learned more than 5-grams.")
     if tasks := _list_unconverged(summary):
         sentences.append(
             f"Fine-tuning did not converge on {join_with_and(tasks)}, so nothing is said about it."

@@ -7,8 +7,6 @@ from lineage.report.formatting import format_loss_name, format_model
 from lineage.report.section import Figures, Paragraph, ReportData, Section
 from lineage.report.styles import model_style
 
-MAX_NAMES_IN_TITLE = 4  # of a chart
-
 
 def build(report: ReportData) -> Section | None:
     """Return a chart for each kind of loss."""
@@ -40,19 +38,17 @@ def draw_loss_curves(analysis: Analysis) -> list[str]:
     found = []
     for metric in sorted({curve.metric for curve in analysis.curves}):
         series = []
-        models: dict[str, None] = {}
         for curve in analysis.curves:
             if curve.metric == metric:
-                models[curve.model] = None
                 style = model_style(analysis, curve.model)
                 megabytes = [count / 1e6 for count in curve.text_bytes]
-                series.append(LineSeries(curve.model, style, megabytes, curve.value))
-        title = ", ".join(format_model(model) for model in models)
-        if len(models) > MAX_NAMES_IN_TITLE:
-            title = f"{len(models)} models"
+                series.append(LineSeries(format_model(curve.model), style, megabytes, curve.value))
         found.append(
             charts.draw_line_chart(
-                series, title=title, x_label="text read, MB", y_label=format_loss_name(metric)
+                series,
+                title="held-out text",
+                x_label="text read, MB",
+                y_label=format_loss_name(metric),
             )
         )
     return found

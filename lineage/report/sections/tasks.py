@@ -12,7 +12,7 @@ from lineage.analysis.settings import SILENT_OUTCOMES, chance_level, find_random
 from lineage.config.data import extra_test_task
 from lineage.report import charts, figures
 from lineage.report.answers import list_answer_figures
-from lineage.report.decisions import describe_decision, find_largest_decisions
+from lineage.report.decisions import describe_decision, find_largest_decisions, name_labels
 from lineage.report.figures import LinearScale, LineSeries
 from lineage.report.formatting import (
     NO_VALUE,
@@ -121,7 +121,8 @@ def _list_notes(
     task = scores.task
     yield Paragraph(describe_items(scores), "muted")
     if decision is not None:
-        yield Paragraph(describe_decision(decision), only="html")
+        labels = name_labels(decision)
+        yield Paragraph(f"With {labels}: {describe_decision(decision)}", only="html")
     for text in describe_convergence(analysis, task):
         yield Paragraph(text, "worse")
     for text in describe_collapsed_runs(analysis, task):

@@ -26,7 +26,6 @@ from lineage.report.decisions import (
     describe_decision,
     describe_label_gain,
     describe_limits,
-    describe_omitted,
     describe_what_decides,
     find_largest_decisions,
     find_lead,
@@ -79,6 +78,7 @@ NEXT_STEPS = {
     "use TF-IDF": "Use TF-IDF",
     "pretrain on your text": "Use {model}",
 }
+NOTHING_TO_USE = ("nothing above chance", "nothing above a 5-gram model")
 NO_LABEL_GAIN = "Run this system with a second number of labels to see what labels bring"
 
 
@@ -109,7 +109,7 @@ def build(report: ReportData) -> Section | None:
 def build_decision_table(report: ReportData) -> Table:
     """Return a line for each setting, tasks in their order and the most labels first."""
     ordered = order_decisions(report.decisions)
-    most_labels = {one.task: one.train_examples for one in reversed(ordered)}
+    largest = find_largest_decisions(ordered)
     columns = [
         Column("Task", short="Task"),
         Column("Use", note="cost", short="Use"),
@@ -121,15 +121,12 @@ def build_decision_table(report: ReportData) -> Table:
     ]
     if report.analysis.public_models:
         columns.insert(-1, Column("Alternative", "wrap", short="Alternative"))
-    rows = []
-    for one in ordered:
-        is_largest = one.train_examples == most_labels[one.task]
-        rows.append(_decision_row(report.analysis, one, most_labels=is_largest))
+    rows = [_decision_row(report.analysis, one, largest[one.task]) for one in ordered]
     return Table(columns, rows, css="use", is_wide=True)
 
 
-def _decision_row(analysis: Analysis, decision: Decision, *, most_labels: bool) -> Row:
-    """Return a line; what labels have brought stands at the most labels of a task."""
+def _decision_row(analysis: Analysis, decision: Decision, largest: Decision) -> Row:
+    """Return a line; `largest` is the decision of the task at its most labels."""
     use = decision.use.standing
     cells: list[str | Cell] = [
         task_cell(decision.task, name_labels(decision)),
@@ -138,7 +135,7 @@ def _decision_row(analysis: Analysis, decision: Decision, *, most_labels: bool) 
         _lead_cell(analysis, decision),
         "yes" if is_sure(analysis, decision) else "no",
         _list_as_good(decision),
-        _next_step_cell(analysis, decision, most_labels=most_labels),
+        _next_step_cell(analysis, decision, largest),
     ]
     if analysis.public_models:
         cells.insert(-1, describe_alternative(analysis, decision) or NO_VALUE)
@@ -148,6 +145,9 @@ def _decision_row(analysis: Analysis, decision: Decision, *, most_labels: bool) 
 def _use_cell(analysis: Analysis, decision: Decision) -> Cell:
     """Name the system to use, and what it costs."""
     system = decision.use.standing.system
+    if decision.advice in NOTHING_TO_USE:
+        name = name_system(system)
+        return Cell(more=[_strong("none"), *small(f"{name} scores highest", "muted")])
     pieces = [_strong(format_model(system.model)), Piece(format_use(system))]
     pieces += small(format_cost(decision.use.cost), "muted")
     return Cell(more=pieces, svg=model_style(analysis, system.model).mark)
@@ -158,12 +158,13 @@ def _lead_cell(analysis: Analysis, decision: Decision) -> Cell:
     lead = decision.undecided_lead or find_lead(analysis, decision)
     if lead is None:
         return Cell(NO_VALUE)
-    pieces = [
+    pieces = []
+    if lead is decision.undecided_lead:
+        pieces += small(f"{name_system(lead.first)}:", "muted", plain="{} ")
+    pieces += [
         _strong(format_difference(lead.difference)),
         Piece(format_range(lead.ci_low, lead.ci_high), "interval", plain=" ({})"),
     ]
-    if lead is decision.undecided_lead:
-        pieces += small(name_system(lead.first), "muted", plain=", {}")
     if lead.comparison_type == "kneser_ney":
         pieces += small("vs the 5-gram model", "muted", plain=", {}")
     if format_verdict(lead) == OPEN_VERDICT:
@@ -186,20 +187,24 @@ def _score_cell(use: Standing, unit: str) -> Cell:
     return Cell(more=pieces)
 
 
-def _next_step_cell(analysis: Analysis, decision: Decision, *, most_labels: bool) -> Cell:
+def _next_step_cell(analysis: Analysis, decision: Decision, largest: Decision) -> Cell:
+    """Say what to do; what labels have brought stands at the most labels of a task."""
     model = format_model(decision.use.standing.system.model)
     step = NEXT_STEPS[decision.advice].format(model=model)
     label_gain = describe_label_gain(decision)
     is_trained = decision.train_examples > 0
-    if not label_gain and most_labels and is_trained and decision.undecided_lead is None:
+    if not label_gain and decision is largest and is_trained and decision.undecided_lead is None:
         label_gain = NO_LABEL_GAIN
     sentences = [f"{label_gain[0].upper()}{label_gain[1:]}."] if label_gain else []
     if decision.undecided_lead is not None:
         needed = describe_what_decides(decision.undecided_lead)
         sentences.append(f"{needed[0].upper()}{needed[1:]} would decide.")
     sentences += describe_limits(analysis, decision)
-    if not most_labels and decision.omitted:  # the head of the page has those of the most labels
-        sentences.append(describe_omitted(decision))
+    if decision is not largest:
+        use = largest.use.standing
+        labels = f"{largest.train_examples:,} labels"
+        name = format_model(use.system.model)
+        sentences.append(f"With {labels}, {name} has {format_percent(use.mean)}.")
     return Cell(more=[_strong(f"{step}."), Piece(" ".join(sentences))])
 
 
@@ -331,7 +336,7 @@ def _describe_figure(report: ReportData, count: str) -> str:
         outside = " Outside systems come last, and are not counted among the best."
     return (
         f"**{title}.** Further right is better; lines are {report.confidence} intervals. Filled "
-        "marks may be the best, open ones are significantly worse. Grey band: "
+        "marks may be the best, open ones are behind on these test items. Grey band: "
         f"{reference}; dotted line: chance; grey tick: the same network with random init; small "
         f"dots: other systems of the model, which may score higher here.{outside}"
     )

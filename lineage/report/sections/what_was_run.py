@@ -58,6 +58,8 @@ def name_origin(source: CorpusSource | Task, *, short: bool = False) -> str:
             parts.append("all configurations" if source.config == "*" else source.config)
         if source.revision:
             parts.append(f"revision {source.revision[:8]}")
+        if source.mirror:
+            parts.append("or the copy that params.yaml names")
         return ", ".join(parts)
     if source.files:
         files = [source.files] if isinstance(source.files, str) else [*source.files.values()]
