@@ -15,7 +15,6 @@ from lineage.analysis.champion import ChampionOutcome
 from lineage.analysis.decision import Decision
 from lineage.analysis.disagreements import find_disagreements
 from lineage.analysis.records import Analysis, read_analysis
-from lineage.artifacts import read_json
 from lineage.config.params import Params, read_recorded_params, recorded_params_file
 from lineage.report import champions, page, publication, run_summary
 from lineage.report.costs import add_costs, build_costs
@@ -33,7 +32,6 @@ from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
 from lineage.runtime.settings import METADATA_DIR, SUMMARY_FILE
 from lineage.runtime.stage import Stage, run_stage
 from lineage.serving.systems import list_refitted
-from lineage.study.models import load_model_config
 
 try:
     from lineage.report import ranked_systems
@@ -52,7 +50,6 @@ except ImportError as error:
 REPORTS_DIR = Path("reports")
 RESULTS_DIR = Path("artifacts/results")
 TASKS_DIR = Path("artifacts/tasks")
-MODEL_RECORDS_DIR = Path("artifacts/sources/models")
 PLAIN_TEXT_WIDTH = 220  # characters of the printed table where there is no terminal
 
 
@@ -139,7 +136,6 @@ def collect_facts(
     provenance: Provenance,
 ) -> ReportFacts:
     """Return what the report shows besides the analysis."""
-    descriptions = describe_models(params)
     disagreements = find_disagreements(
         analysis,
         results_dir=RESULTS_DIR,
@@ -151,8 +147,6 @@ def collect_facts(
         budget=analysis.budget,
         adaptation=analysis.adaptation,
         provenance=provenance,
-        model_descriptions=tuple(descriptions),
-        description_columns=tuple(descriptions[0]) if descriptions else (),
         disagreements=tuple(disagreements),
         refits=tuple(list_refits(params)),
     )
@@ -186,24 +180,6 @@ def print_report(
     print(f"\nreport: {html} (opens without a network; also .md, .csv and .json)")
     for line in changes:
         print(line)
-
-
-def describe_models(params: Params) -> list[dict[str, str]]:
-    """Return a line per model: its record, how it is transferred here, and its input unit.
-
-    Evaluating a model does not change its record. The unit follows the corpus's language.
-    """
-    language = params.corpora[params.budget.corpus].language
-    has_bilstm_probe = any("bilstm" in params.tasks[name].probes for name in params.grid.tasks)
-    found = []
-    for name in params.grid.models:
-        description = read_json(MODEL_RECORDS_DIR / f"{name}.json")["mechanism"]
-        transfer = load_model_config(params, name).evaluate.describe_transfer(
-            description["transfer"], has_bilstm_probe=has_bilstm_probe
-        )
-        line = {"model": name, **description, "transfer": transfer}
-        found.append(publication.adjust_unit_for_language(line, language))
-    return found
 
 
 def log_candidates(

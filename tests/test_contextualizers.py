@@ -129,9 +129,9 @@ def test_the_six_models_differ_only_in_contextualizer_and_direction() -> None:
         )
         own, reference = vars(model.architecture), vars(first.architecture)
         assert {key for key in own if own[key] != reference[key]} <= ALLOWED_DIFFERENCES
-        mechanism = tiny.model_config(name).mechanism
-        assert mechanism["contextualizer"] == ("LSTM" if name.endswith("lstm") else "Transformer")
-        assert "next sentence" not in mechanism["objective"]
+        contextualizer = "lstm" if name.endswith("lstm") else "transformer"
+        assert model.architecture.contextualizer == contextualizer
+        assert not model.pretrain.next_sentence_prediction
     switches = {
         (model.architecture.contextualizer, model.architecture.direction)
         for model in models.values()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lineage import artifacts
 from lineage.analysis.build import build_results, write_results_csv
 from lineage.config.data import Task
 from lineage.config.params import ReportParams
@@ -63,9 +64,17 @@ def test_the_same_pages_are_made_again(report: Path) -> None:
     assert rebuild_report(report.parent) == report / "comparison.html", "a study has a report"
 
 
-def test_a_changed_prediction_changes_the_page(report: Path) -> None:
-    from lineage import artifacts
+def test_evidence_of_earlier_versions_is_read(report: Path) -> None:
+    """It has a table of models, which no page shows now."""
+    before = (report / "comparison.md").read_text()
+    file = report / "evidence/facts.json"
+    former = {"model_descriptions": [{"model": "gpt"}], "description_columns": ["model"]}
+    artifacts.write_json(file, artifacts.read_json(file) | former)
+    rebuild_report(report)
+    assert (report / "comparison.md").read_text() == before
 
+
+def test_a_changed_prediction_changes_the_page(report: Path) -> None:
     before = (report / "comparison.md").read_text()
     path = report / "evidence/results/predictions/evaluate-bert-0-sense.parquet"
     table = artifacts.read_table(path)
@@ -92,7 +101,7 @@ def test_answers_that_are_texts_are_kept_only_if_the_study_shows_texts(
     )
     params_file = tmp_path / "params.yaml"
     params_file.write_text("the parameters of the study\n")
-    facts = ReportFacts((), (), (), PROVENANCE, (), (), ())
+    facts = ReportFacts((), (), (), PROVENANCE, ())
     evidence = tmp_path / "evidence"
     evidence.mkdir()
     (evidence / "old.json").write_text("of an earlier run")

@@ -1,15 +1,14 @@
-"""Linear and BiLSTM probes select and mix layers as configured, and the report describes it."""
+"""Linear and BiLSTM probes select and mix layers as configured."""
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 
 from lineage.answers.label import LabelAnswer
-from lineage.artifacts import write_json
 from lineage.config.params import Params, parse_params
 from lineage.config.resolve import merge_trees
 from lineage.data.task_data import TaskData
@@ -23,14 +22,11 @@ from lineage.methods.bilstm_probe import (
 from lineage.methods.cached_features import CachedFeatures
 from lineage.methods.encoder import EncoderUnderTest
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
-from lineage.methods.registry import WHOLE_NETWORK
-from lineage.methods.stored_features import FEATURE_DESCRIPTIONS, select_layers
+from lineage.methods.stored_features import Features, select_layers
 from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.report.notes import format_notes
 from lineage.study.checks import check_study
-from lineage.study.models import load_model_config
 from lineage.tasks.info import TaskInfo
-from stages import publish
 from tests.helpers import tiny
 from tests.helpers.answer_cases import labelled_texts
 from tests.helpers.fitting import fit_bilstm_probe
@@ -166,7 +162,7 @@ def test_layer_norm_of_a_bilstm_probe_has_one_mean_and_deviation_per_layer(
 
 
 @pytest.mark.usefixtures("without_weights")
-@pytest.mark.parametrize("features", FEATURE_DESCRIPTIONS)
+@pytest.mark.parametrize("features", get_args(Features))
 def test_a_bilstm_probe_uses_the_selected_layers_followed_by_the_static_vector(
     features: Any,
 ) -> None:
@@ -264,70 +260,6 @@ def test_only_tasks_that_are_not_read_in_parts_can_be_too_long_for_a_model() -> 
         match=r"models\.gpt\.pretrain\.seq_len: 40 is less than tasks\.sentiment\.max_words",
     ):
         check_study(parse_study(grid=grid | {"tasks": ["entities", "sentiment"]}, **overrides))
-
-
-FAMILIES = ("word2vec", "elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec", "sa_lstm")
-
-
-@pytest.mark.parametrize(
-    ("family", "evaluate", "has_bilstm_probe", "expected"),
-    [
-        ("elmo", {}, True, "weighted sum of all layers, each text from a zero state"),
-        ("elmo", {"linear_probe": {"features": "last"}}, False, "the top layer, each text from a zero state"),
-        ("elmo", {"linear_probe": {"features": "last"}}, True, "the top layer, each text from a zero state; under a network, weighted sum of all layers"),
-        ("elmo", {"finetune": {"pooling": "mean"}}, False, "weighted sum of all layers, each text from a zero state; whole network, mean of the pieces"),
-        ("bert", {"finetune": {"pooling": "mean"}}, False, "whole network, mean of the pieces"),
-        ("bert", {"linear_probe": {"features": "concat_last_4"}}, False, "whole network, [CLS]; frozen, the last four layers, joined"),
-        ("bert", {"bilstm_probe": {"features": "concat_last_4"}}, True, "whole network, [CLS]; under a network, the last four layers, joined"),
-        ("bert", {"bilstm_probe": {"features": "concat_last_4"}}, False, "whole network, [CLS]"),
-        ("bert", {"linear_probe": {"features": "embeddings"}, "bilstm_probe": {"features": "embeddings"}, "finetune": {"pooling": "mean"}}, True,
-         "whole network, mean of the pieces; frozen, the embeddings"),
-    ],
-)  # fmt: skip
-def test_the_table_of_mechanisms_describes_the_features_of_a_model(
-    family: str,
-    evaluate: dict[str, Any],
-    has_bilstm_probe: bool,
-    expected: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The mechanism itself, which trainings depend on, does not change."""
-    tasks = {"sense": {"probes": ["linear", "bilstm"] if has_bilstm_probe else ["linear"]}}
-    grid = {"models": [*FAMILIES], "tasks": ["sense"], "adapt_models": [], "adapt_tasks": []}
-    default_params, params = (
-        parse_study(grid=grid, tasks=tasks, models=models)
-        for models in ({}, {family: {"evaluate": evaluate}})
-    )
-    monkeypatch.chdir(tmp_path)
-    publish.MODEL_RECORDS_DIR.mkdir(parents=True)
-    for name in FAMILIES:
-        assert (
-            load_model_config(params, name).mechanism
-            == load_model_config(default_params, name).mechanism
-        )
-        write_json(
-            publish.MODEL_RECORDS_DIR / f"{name}.json",
-            {"mechanism": load_model_config(params, name).mechanism},
-        )
-    before, after = (
-        {line["model"]: line for line in publish.describe_models(study_params)}
-        for study_params in (default_params, params)
-    )
-    assert after[family]["transfer"] == expected
-    assert after == before | {family: before[family] | {"transfer": expected}}
-    assert before == {
-        name: {"model": name} | load_model_config(default_params, name).mechanism
-        for name in FAMILIES
-    }, "default settings add nothing"
-
-
-def test_every_family_describes_its_transfer_in_the_same_words() -> None:
-    for name in tiny.FAMILIES:
-        text = tiny.model_config(name).mechanism["transfer"]
-        mixes_layers = text.startswith(FEATURE_DESCRIPTIONS["scalar_mix"])
-        assert ("all layers" in text) == mixes_layers, name
-        assert ("network" in text) == text.startswith(WHOLE_NETWORK), name
 
 
 def test_the_study_paper_uses_the_features_of_the_elmo_and_bert_papers() -> None:

@@ -358,11 +358,8 @@ def test_normalized_text_is_split_as_for_gpt_1_and_keeps_its_accents() -> None:
     assert " ".join(words) == "café do n't wait ... he 'll see the u.s. at 3.5 ( mid - day ) ."
 
 
-def test_the_mechanism_names_the_rules_and_the_unit() -> None:
-    ulmfit = tiny.model_config("ulmfit", tokenizer={"normalizer": "fastai"})
-    assert ulmfit.mechanism["unit"] == "words, by fastai's rules"
+def test_with_an_end_of_word_suffix_the_units_are_bpe_of_characters() -> None:
     gpt = tiny.model_config("gpt", tokenizer={"end_of_word_suffix": True})
-    assert gpt.mechanism["unit"] == "BPE of characters"
     assert gpt.tokenizer_type == "bpe"
 
 

@@ -307,6 +307,3 @@ def test_a_changed_folder_changes_the_record_of_the_sources_stage(
         if len(records) == 2:
             replace_tensors(folder, {"bert.pooler.dense.bias": torch.ones(16)})
     assert records[0] == records[1] != records[2]
-    assert (
-        len(artifacts.read_json(tmp_path / "artifacts/sources/models/gpt.json")["mechanism"]) == 5
-    )

@@ -11,7 +11,6 @@ from lineage.analysis.champion import ChampionOutcome
 from lineage.analysis.decision import decide
 from lineage.analysis.records import Analysis
 from lineage.artifacts import file_digest
-from lineage.networks.registry import load_family
 from lineage.report import publication
 from lineage.report.costs import add_adaptation_seconds, add_pretraining_costs
 from lineage.report.decisions import summarize_decisions
@@ -89,20 +88,3 @@ def test_the_cost_of_an_adaptation_is_next_to_its_effect(tmp_path: Path) -> None
         md = render_pages(replace(analysis, adaptation=effects))["md"]
         assert ("| GPT | sentiment | 1 MB | 75 s |" in md) == (seconds is not None)
         assert "| BERT | sentiment | n/a | – |" in md
-
-
-def test_word_models_read_characters_in_languages_without_spaces() -> None:
-    units = {
-        name: load_family(name).input_unit for name in ("glove", "elmo", "fasttext", "gpt", "bert")
-    }
-    lines = {
-        name: publication.adjust_unit_for_language({"unit": unit, "direction": "x"}, "zh-Hant")
-        for name, unit in units.items()
-    }
-    assert {name: line["unit"] for name, line in lines.items()} == {
-        "glove": "characters, each a word", "elmo": "characters, each a word, read as bytes",
-        "fasttext": "characters, each a word, and their character n-grams", "gpt": units["gpt"], "bert": units["bert"]}  # fmt: skip
-    assert all(
-        publication.adjust_unit_for_language({"unit": unit}, "en") == {"unit": unit}
-        for unit in units.values()
-    )

@@ -193,33 +193,6 @@ def test_a_model_with_the_key_from_is_public() -> None:
     )
 
 
-@pytest.mark.parametrize(("family", "block", "changed"), [
-    ("elmo", {"input_unit": "words"}, {"unit": "words", "contextualizer": "a table of words and LSTM"}),
-    ("taglm", {"directions": "backward"}, {"contextualizer": "LSTM", "direction": "right to left", "objective": "previous word"}),
-    ("context2vec", {"context_encoder": "average"}, {"direction": "all other words, without order", "contextualizer": "a table and a perceptron"}),
-    ("sa_lstm", {"objective": "language_model"}, {"objective": "next word"}),
-])  # fmt: skip
-def test_the_mechanism_of_a_model_follows_its_architecture_settings(
-    family: str, block: dict[str, str], changed: dict[str, str]
-) -> None:
-    default = tiny.model_config(family)
-    switched = tiny.model_config(family, architecture=block)
-    before = default.mechanism
-    after = switched.mechanism
-    expected = dict(changed)
-    if family == "taglm":
-        expected["transfer"] = "frozen, the top"
-    assert {key: value for key, value in after.items() if value != before[key]} == expected
-
-
-def test_elmos_mechanism_says_whether_windows_start_from_a_zero_state() -> None:
-    assert (
-        tiny.model_config("elmo", pretrain={"carry_state": False}).mechanism["objective"]
-        == "next word, previous word, each window from a zero state"
-    )
-    assert tiny.model_config("elmo").mechanism["objective"] == "next word, previous word"
-
-
 SIZE_KEYS = {
     "num_layers", "num_heads", "hidden_size", "embedding_size", "ffn_size", "max_positions", "init_std", "cell_size",
     "projection_size", "filters", "num_highway_layers", "softmax_samples", "batch_size", "grad_accum_steps", "seq_len",

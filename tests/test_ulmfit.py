@@ -248,7 +248,6 @@ def test_a_backward_corpus_holds_the_same_sentences_and_bytes() -> None:
 def test_a_backward_model_predicts_the_previous_word() -> None:
     config = tiny.model_config("ulmfit", **BACKWARD)
     tokenizer = backward_tokenizer()
-    assert config.mechanism["direction"] == "right to left"
     corpus = encode_corpus([TEXT] * 4, tokenizer)
     sampler = config.family.batch_sampler(
         corpus,

@@ -156,34 +156,8 @@ def bert_scores(
     return score_directional_lm(model, tokenizer, texts, limit=limit)
 
 
-def describe_mechanism(
-    architecture: ContextualizerConfig, pretrain: MaskedLmPretrainSettings
-) -> dict[str, str]:
-    row: dict[str, str] = {}
-    predicted = "masked LM"
-    if architecture.direction == "left_to_right":
-        row = {"direction": "left to right", "transfer": "whole network, last token"}
-        predicted = "next token"
-    elif architecture.direction == "concatenated":
-        row = {
-            "direction": "left to right and right to left, concatenated",
-            "transfer": "whole network, last token and [CLS]",
-        }
-        predicted = "next token, previous token"
-    if pretrain.next_sentence_prediction:
-        predicted += " and next sentence"
-    if architecture.contextualizer == "lstm":
-        row["contextualizer"] = "LSTM"
-    return row | {"objective": predicted}
-
-
 FAMILY = Trained(
     name="bert",
-    input_unit="WordPiece",
-    contextualizer="Transformer",
-    direction="both sides at once",
-    objective_description="masked LM and next sentence",
-    transfer_description="whole network, [CLS]",
     tokenizer_type="wordpiece",
     architecture_class=ContextualizerConfig,
     pretrain_class=MaskedLmPretrainSettings,
@@ -191,7 +165,6 @@ FAMILY = Trained(
     batch_sampler=MaskedSegmentPairs,
     objective=pretraining_loss,
     score_texts=bert_scores,
-    describe=describe_mechanism,
     defaults={
         "tokenizer": {
             "vocab_size": 8000,

@@ -21,11 +21,6 @@ from lineage.training.sentence_scores import score_pseudo_log_likelihood
 FAMILY = Trained(
     name="bert_modern",
     successor_of="bert",
-    input_unit="WordPiece",
-    contextualizer="Transformer",
-    direction="both sides at once",
-    objective_description="masked LM",
-    transfer_description="whole network, mean of the positions",
     tokenizer_type="wordpiece",
     architecture_class=ModernConfig,
     pretrain_class=MaskedModernSettings,

@@ -301,24 +301,8 @@ def score_batch(model: Context2vecModel, batch: Batch) -> LogProbsAndCounts:
     return log_probs_BT.sum(1), batch.text_mask_BT.sum(1)
 
 
-def describe_mechanism(
-    architecture: Context2vecConfig, pretrain: Context2vecPretrainSettings
-) -> dict[str, str]:
-    if architecture.context_encoder == "lstm":
-        return {}
-    return {
-        "contextualizer": "a table and a perceptron",
-        "direction": "all other words, without order",
-    }
-
-
 FAMILY = Trained(
     name="context2vec",
-    input_unit="words",
-    contextualizer="two LSTMs and a perceptron",
-    direction="both sides of a word, without the word",
-    objective_description="the word at this position against sampled ones",
-    transfer_description="target word and context vector",
     tokenizer_type="word",
     architecture_class=Context2vecConfig,
     pretrain_class=Context2vecPretrainSettings,
@@ -327,7 +311,6 @@ FAMILY = Trained(
     objective=negative_sampling_loss,
     score_texts=partial(score_in_batches, score_batch),
     vocab_parameters=("target_embeddings.weight", "context_embeddings.*.weight"),
-    describe=describe_mechanism,
     defaults={
         "tokenizer": {
             "lowercase": True,

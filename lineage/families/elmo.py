@@ -314,27 +314,8 @@ class ElmoModel(Encoder):
         return (2 * self.config.projection_size,) * (self.config.num_layers + 1)
 
 
-def describe_mechanism(architecture: ElmoConfig, pretrain: BilmPretrainSettings) -> dict[str, str]:
-    changes = {}
-    if architecture.input_unit == "words":
-        changes["unit"] = "words"
-        changes["contextualizer"] = "a table of words and LSTM"
-    if not pretrain.carry_state:
-        changes["objective"] = "next word, previous word, each window from a zero state"
-    if architecture.initial_state == "trained":
-        changes["transfer"] = (
-            "weighted sum of all layers, each text from the state that training ended in"
-        )
-    return changes
-
-
 FAMILY = Trained(
     name="elmo",
-    input_unit="words, read as bytes",
-    contextualizer="character CNN and LSTM",
-    direction="left to right and right to left, concatenated",
-    objective_description="next word, previous word",
-    transfer_description="weighted sum of all layers, each text from a zero state",
     tokenizer_type="word",
     architecture_class=ElmoConfig,
     pretrain_class=BilmPretrainSettings,
@@ -343,7 +324,6 @@ FAMILY = Trained(
     objective=bidirectional_lm_loss,
     predicts_next_token=True,
     score_texts=score_bidirectional_lm,
-    describe=describe_mechanism,
     defaults={
         "architecture": {
             "num_layers": 2,

@@ -141,11 +141,6 @@ def fit_static(
 
 FAMILY = Static(
     name="fasttext",
-    input_unit="words and their character n-grams",
-    contextualizer="two tables, averaged",
-    direction="a window within the sentence, without order",
-    objective_description="neighboring words against sampled ones",
-    transfer_description="one vector per word",
     tokenizer_type="word",
     architecture_class=FastTextConfig,
     pretrain_class=NegativeSamplingSettings,

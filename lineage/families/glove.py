@@ -189,11 +189,6 @@ def fit_static(
 
 FAMILY = Static(
     name="glove",
-    input_unit="words",
-    contextualizer="a table",
-    direction="a window within the document, without order",
-    objective_description="co-occurrence counts of words",
-    transfer_description="one vector per word",
     tokenizer_type="word",
     architecture_class=StaticConfig,
     pretrain_class=GlovePretrainSettings,

@@ -125,11 +125,6 @@ class GPTModel(Encoder):
 
 FAMILY = Trained(
     name="gpt",
-    input_unit="byte-level BPE",
-    contextualizer="Transformer",
-    direction="left to right",
-    objective_description="next token",
-    transfer_description="whole network, extract token",
     tokenizer_type="byte_bpe",
     architecture_class=GPTConfig,
     pretrain_class=PretrainSettings,

@@ -83,11 +83,6 @@ def mixed_lm_loss(
 FAMILY = Trained(
     name="gpt_bert",
     successor_of="bert",
-    input_unit="WordPiece",
-    contextualizer="Transformer",
-    direction="both sides at once, and left to right",
-    objective_description="masked LM and next token",
-    transfer_description="whole network, mean of the positions",
     tokenizer_type="wordpiece",
     architecture_class=ModernConfig,
     pretrain_class=GptBertPretrainSettings,

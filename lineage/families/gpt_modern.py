@@ -19,11 +19,6 @@ from lineage.training.sentence_scores import score_causal_lm
 FAMILY = Trained(
     name="gpt_modern",
     successor_of="gpt",
-    input_unit="byte-level BPE",
-    contextualizer="Transformer",
-    direction="left to right",
-    objective_description="next token",
-    transfer_description="whole network, extract token",
     tokenizer_type="byte_bpe",
     architecture_class=ModernConfig,
     pretrain_class=ModernPretrainSettings,

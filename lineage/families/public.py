@@ -579,43 +579,8 @@ def lacks_lm_head(config: PublicConfig) -> bool:
     return config.checkpoint_info is not None and not config.checkpoint_info.has_lm_head
 
 
-def describe_mechanism(
-    architecture: PublicConfig, pretrain: ContinuedPretrainSettings
-) -> dict[str, str]:
-    info = architecture.checkpoint_info
-    if info is None:
-        return {}
-    pooled = {
-        "first": "[CLS]",
-        "cls": "[CLS]",
-        "last": "last piece",
-        "mean": "mean of the pieces",
-        "max": "maximum over the pieces",
-    }
-    objective = "masked LM"
-    if info.causal:
-        objective = "next token"
-    elif info.new_lm_head or not info.has_lm_head:
-        objective = "unknown (it has no head)"
-    corpus = ""
-    if pretrain.continue_on_corpus:
-        corpus = ", then masked LM" if info.new_lm_head else ", then"
-        corpus += " on the corpus"
-    return {
-        "contextualizer": f"Transformer ({info.hf_config['model_type']})",
-        "direction": "left to right" if info.causal else "both sides at once",
-        "objective": f"{objective}, on its own text{corpus}",
-        "transfer": f"whole network, {pooled[_pooling_mode(architecture, info)]}",
-    }
-
-
 FAMILY = Public(
     name="public",
-    input_unit="its own tokenizer",
-    contextualizer="Transformer",
-    direction="as it was pretrained",
-    objective_description="as it was pretrained, on its own text",
-    transfer_description="whole network",
     tokenizer_type="pretrained",
     architecture_class=PublicConfig,
     pretrain_class=ContinuedPretrainSettings,
@@ -623,7 +588,6 @@ FAMILY = Public(
     batch_sampler=build_batch_sampler,
     objective=pretraining_loss,
     score_texts=public_scores,
-    describe=describe_mechanism,
     load_pretrained=load_pretrained,
     lacks_lm_head=lacks_lm_head,
     defaults={

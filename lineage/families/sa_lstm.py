@@ -188,19 +188,8 @@ def score_batch(model: SALSTMModel, batch: Batch) -> LogProbsAndCounts:
     return -nats.sum(1), mask.sum(1)
 
 
-def describe_mechanism(architecture: SALSTMConfig, pretrain: PretrainSettings) -> dict[str, str]:
-    if architecture.objective == "language_model":
-        return {"objective": "next word"}
-    return {}
-
-
 FAMILY = Trained(
     name="sa_lstm",
-    input_unit="words",
-    contextualizer="LSTM",
-    direction="left to right",
-    objective_description="the text itself, from its state",
-    transfer_description="whole network, last state",
     tokenizer_type="word",
     architecture_class=SALSTMConfig,
     pretrain_class=PretrainSettings,
@@ -210,7 +199,6 @@ FAMILY = Trained(
     auxiliary_loss=joint_lm_loss,
     score_texts=partial(score_in_batches, score_batch),
     vocab_parameters=("word_embeddings.weight", "softmax.weight", "softmax.bias"),
-    describe=describe_mechanism,
     pools_last_state=True,
     defaults={
         "architecture": {

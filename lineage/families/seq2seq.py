@@ -192,11 +192,6 @@ def one_language_lm_loss(
 
 FAMILY = Trained(
     name="seq2seq",
-    input_unit="byte-level BPE",
-    contextualizer="LSTM, one per language",
-    direction="left to right",
-    objective_description="next token, in each of two languages",
-    transfer_description="first layers and softmax of encoder and decoder",
     tokenizer_type="byte_bpe",
     architecture_class=Seq2SeqConfig,
     pretrain_class=TwoLanguagePretrainSettings,

@@ -187,26 +187,8 @@ def independent_lm_losses(
     return LossOutput(torch.stack(losses).sum(), nats_by_direction, counts, tuple(next_state))
 
 
-def describe_mechanism(architecture: TagLMConfig, pretrain: BilmPretrainSettings) -> dict[str, str]:
-    if architecture.directions == "bidirectional":
-        return {}
-    changes = {"contextualizer": "LSTM", "transfer": "frozen, the top"}
-    if architecture.directions == "forward":
-        changes["direction"] = "left to right"
-        changes["objective"] = "next word"
-    else:
-        changes["direction"] = "right to left"
-        changes["objective"] = "previous word"
-    return changes
-
-
 FAMILY = Trained(
     name="taglm",
-    input_unit="words",
-    contextualizer="two separate LSTMs",
-    direction="left to right and right to left, separate",
-    objective_description="next word; previous word",
-    transfer_description="frozen, the top of each concatenated",
     tokenizer_type="word",
     architecture_class=TagLMConfig,
     pretrain_class=BilmPretrainSettings,
@@ -220,7 +202,6 @@ FAMILY = Trained(
         "language_models.*.softmax.weight",
         "language_models.*.softmax.bias",
     ),
-    describe=describe_mechanism,
     defaults={
         "architecture": {
             "directions": "bidirectional",

@@ -228,11 +228,6 @@ def build_batch_sampler(
 
 FAMILY = Trained(
     name="ulmfit",
-    input_unit="words",
-    contextualizer="AWD-LSTM",
-    direction="left to right",
-    objective_description="next word",
-    transfer_description="whole network, concat pooling",
     tokenizer_type="word",
     architecture_class=ULMFiTConfig,
     pretrain_class=UlmfitPretrainSettings,

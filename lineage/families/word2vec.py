@@ -44,11 +44,6 @@ def fit_static(
 
 FAMILY = Static(
     name="word2vec",
-    input_unit="words",
-    contextualizer="a table",
-    direction="a window within the sentence, without order",
-    objective_description="neighboring words against sampled ones",
-    transfer_description="one vector per word",
     tokenizer_type="word",
     architecture_class=StaticConfig,
     pretrain_class=NegativeSamplingSettings,

@@ -26,12 +26,10 @@ from lineage.methods.outside import OutsideMethod
 from lineage.methods.saved import RECORD_FILE, AnswerItems, SavedSystem, read_record
 from lineage.methods.sentence_probability import SentenceProbabilityMethod
 from lineage.methods.setfit import SetfitMethod
-from lineage.methods.stored_features import FEATURE_DESCRIPTIONS
 from lineage.methods.tfidf import TfidfMethod
 from lineage.methods.translation import TranslationMethod
 from lineage.methods.word_vectors import WordVectorMethod
 
-WHOLE_NETWORK = "whole network"
 # They have no keys, so they have no block.
 UNTRAINED_METHODS = (SentenceProbabilityMethod(), WordVectorMethod())
 
@@ -60,31 +58,6 @@ class EvaluateSettings:
         blocks = {block.name: getattr(self, block.name) for block in fields(self)}
         shortened = {name: block.shorten() for name, block in blocks.items() if block is not None}
         return replace(self, **shortened)
-
-    def describe_transfer(self, family_text: str, *, has_bilstm_probe: bool) -> str:
-        """Adapt the family's `transfer_description` to these settings.
-
-        It begins with the family's own method: the scalar mix of FEATURE_DESCRIPTIONS, or
-        WHOLE_NETWORK. Settings of that method that differ replace it; those of the other method
-        are added.
-        `has_bilstm_probe`: some task has a BiLSTM probe.
-        """
-        mix = FEATURE_DESCRIPTIONS["scalar_mix"]
-        features = FEATURE_DESCRIPTIONS[self.linear_probe.features]
-        parts = [family_text]
-        if family_text.startswith(mix):
-            parts = [features + family_text.removeprefix(mix)]
-        elif self.linear_probe.features != "scalar_mix":
-            parts.append(f"frozen, {features}")
-        if has_bilstm_probe and self.bilstm_probe.features != self.linear_probe.features:
-            parts.append(f"under a network, {FEATURE_DESCRIPTIONS[self.bilstm_probe.features]}")
-        if self.finetune.pooling == "mean":
-            mean = f"{WHOLE_NETWORK}, mean of the pieces"
-            if family_text.startswith(WHOLE_NETWORK):
-                parts[0] = mean
-            else:
-                parts.append(mean)
-        return "; ".join(parts)
 
 
 @cache

@@ -22,13 +22,6 @@ from lineage.training.devices import autocast
 # The frozen features of a probe: the scalar mix of all layers, or the layers that were tried with
 # BERT as a feature extractor (Devlin et al. 2019, section 5.3).
 Features = Literal["scalar_mix", "last", "second_to_last", "concat_last_4", "embeddings"]
-FEATURE_DESCRIPTIONS = {
-    "scalar_mix": "weighted sum of all layers",
-    "last": "the top layer",
-    "second_to_last": "the second to last layer",
-    "concat_last_4": "the last four layers, joined",
-    "embeddings": "the embeddings",
-}
 LAYER_SLICES = {
     "scalar_mix": slice(None),
     "last": slice(-1, None),

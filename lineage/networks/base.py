@@ -1,7 +1,7 @@
 """The interface between a family and everything else: `Encoder`, `LossOutput` and `Family`.
 
 A family is one file in `lineage/families`: a config, a model, and `FAMILY`, which is a `Trained`, a
-`Static` or a `Public`. The report prints the families' descriptions as its table of mechanisms.
+`Static` or a `Public`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -324,15 +324,9 @@ class Family:
     """The base of the three kinds of family: `Trained`, `Static` and `Public`.
 
     Families are singletons, compared by identity.
-    `input_unit` to `transfer_description` are the family's row in the table of mechanisms.
     """
 
     name: str
-    input_unit: str
-    contextualizer: str
-    direction: str
-    objective_description: str
-    transfer_description: str
     tokenizer_type: TokenizerType
     architecture_class: type[Architecture]
     pretrain_class: type[Pretrain]
@@ -340,8 +334,6 @@ class Family:
     # The values of a model of this family unless params.yaml says otherwise: keys of its blocks whose
     # values differ from the defaults of the records.
     defaults: Mapping[str, Any] = field(hash=False)
-    # (architecture, pretrain) -> the cells of the mechanism row that these settings change
-    describe: Callable[[Architecture, Pretrain], dict[str, str]] | None = None
     # Parameters that have one row per word, as patterns of their names (`fnmatch`). New words of a
     # target domain can be added to them (`adapt.new_words`).
     vocab_parameters: tuple[str, ...] = ()
@@ -387,19 +379,6 @@ class Family:
         if answered_by == "translator":
             return self.can_translate
         return True
-
-    def mechanism_row(self, architecture: Architecture, pretrain: Pretrain) -> dict[str, str]:
-        """Return a model's row in the report's table of mechanisms."""
-        row = {
-            "unit": self.input_unit,
-            "contextualizer": self.contextualizer,
-            "direction": self.direction,
-            "objective": self.objective_description,
-            "transfer": self.transfer_description,
-        }
-        if self.describe is not None:
-            row |= self.describe(architecture, pretrain)
-        return row
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -378,13 +378,6 @@ class CheckpointSource:
     revision: str | None
     where: str  # the place in params.yaml, for messages
 
-    @property
-    def short_name(self) -> str:
-        """The repository and its commit, `owner/name at 0123abc`, or the name of the folder."""
-        if self.revision:
-            return f"{self.path_or_repo} at {self.revision[:7]}"
-        return Path(self.path_or_repo).name
-
     def resolve_folder(self, root: Path) -> Path:
         """Return the folder, relative to `root`, or the Hub's cached one, downloaded once.
 

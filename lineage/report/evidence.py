@@ -34,6 +34,8 @@ EVIDENCE_DIR = "evidence"  # in the folder of a report
 PARAMS_FILE = "params.yaml"
 FACTS_FILE = "facts.json"
 RESULTS_DIR = "results"
+# Evidence of earlier versions has them, for a table of models that the page no longer has.
+FORMER_FACTS = ("model_descriptions", "description_columns")
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,6 @@ class ReportFacts:
     budget: tuple[PretrainingBudget, ...]  # with seconds and memory
     adaptation: tuple[AdaptationEffect, ...]  # with seconds
     provenance: Provenance
-    model_descriptions: tuple[dict[str, str], ...]
-    description_columns: tuple[str, ...]  # their keys in order, which JSON does not keep
     disagreements: tuple[Disagreements, ...]
     refits: tuple[Refit, ...] = ()  # of the recommended systems
 
@@ -74,15 +74,11 @@ def write_report(
     analysis = replace(analysis, budget=facts.budget, adaptation=facts.adaptation)
     costs = {(one.system, one.setting): one.cost for one in facts.costs}
     decisions = decide(analysis, costs)
-    descriptions = [
-        {name: one[name] for name in facts.description_columns} for one in facts.model_descriptions
-    ]
     report = ReportData(
         analysis,
         decisions,
         costs,
         facts.provenance,
-        descriptions,
         facts.disagreements,
         facts.refits,
         params,
@@ -96,7 +92,6 @@ def write_report(
         "decisions": record_to_json(decisions),
         **record_to_json(analysis),
         "provenance": record_to_json(facts.provenance),
-        "model_descriptions": facts.model_descriptions,
         "disagreements": record_to_json(facts.disagreements),
         "results": read_results_csv(folder / "results.csv"),
     }
@@ -156,7 +151,10 @@ def rebuild_report(folder: Path) -> Path:
         )
     params = read_params(evidence / PARAMS_FILE)
     facts_file = evidence / FACTS_FILE
-    facts = parse_record(ReportFacts, artifacts.read_json(facts_file), str(facts_file))
+    content = artifacts.read_json(facts_file)
+    if isinstance(content, dict):
+        content = {name: fact for name, fact in content.items() if name not in FORMER_FACTS}
+    facts = parse_record(ReportFacts, content, str(facts_file))
     table, analysis = build_results(
         evidence / RESULTS_DIR, params.grid, params.report, params.tasks, params.continued_models
     )

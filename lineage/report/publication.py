@@ -1,7 +1,6 @@
 """The texts and metrics of the MLflow run, which differ by run."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,25 +9,12 @@ from urllib.parse import quote, urlencode
 from lineage.analysis.champion import ChampionOutcome
 from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis, record_to_json
-from lineage.language import is_spaceless
 from lineage.report.champions import describe_champion
 from lineage.report.decisions import list_decisions, summarize_decisions
 from lineage.report.provenance import StageMetadata
 
-WORDS_PATTERN = re.compile(r"\bwords\b,?")
 MAX_NOTE_CHARACTERS = 7900  # MLflow keeps 8,000
 LOSS_BY_TEXT = "by_text_kb/loss"  # the metric of a stage that trains
-
-
-def adjust_unit_for_language(description: dict[str, str], language: str) -> dict[str, str]:
-    """Adjust a model's description to the language of the corpus.
-
-    In a language without spaces, each character is a word.
-    """
-    if not is_spaceless(language):
-        return description
-    unit = WORDS_PATTERN.sub("characters, each a word,", description["unit"])
-    return {**description, "unit": unit.removesuffix(",")}
 
 
 def format_run_note(

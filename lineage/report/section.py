@@ -40,7 +40,6 @@ class ReportData:
     decisions: Sequence[Decision] = ()
     costs: Costs = field(default_factory=dict)
     provenance: Provenance | None = None
-    model_descriptions: Sequence[Mapping[str, str]] = ()  # with the same keys, which head a table
     disagreements: Sequence[Disagreements] = ()
     refits: Sequence[Refit] = ()
     params: Params | None = None

@@ -48,18 +48,6 @@ class ModelConfig:
             self.pretrain
         )
 
-    @property
-    def mechanism(self) -> dict[str, str]:
-        """The row in the table of mechanisms, with the unit and direction of this model."""
-        row = dict(self.family.mechanism_row(self.architecture, self.pretrain))
-        if self.tokenizer_type == "bpe":
-            row["unit"] = "BPE of characters"
-        if self.tokenizer and self.tokenizer.normalizer == "fastai":
-            row["unit"] = "words, by fastai's rules"
-        if self.tokenizer and self.tokenizer.direction == "backward":
-            row["direction"] = "right to left"
-        return row
-
 
 def parse_model_config(name: str, block: Mapping[str, Any], where: str) -> ModelConfig:
     """Parse one entry of `models` in which defaults are filled in. Raises InputError.

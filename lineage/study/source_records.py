@@ -119,9 +119,6 @@ def record_model(model: ModelConfig, params: Params, data_root: Path) -> SourceR
         record["source"] = model.checkpoint_source.fingerprint(data_root)
         record["reads_corpus"] = model.family.reads_corpus(model.pretrain)
     record["unit"] = model.tokenizer_type
-    record["mechanism"] = model.mechanism
-    if model.checkpoint_source is not None:
-        record["mechanism"]["contextualizer"] += f", {model.checkpoint_source.short_name}"
     return record
 
 

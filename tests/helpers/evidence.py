@@ -8,7 +8,7 @@ from lineage.config.data import Task
 from lineage.config.params import ReportParams, read_params
 from lineage.report.evidence import ReportFacts, list_costs
 from tests.helpers.checkout import ROOT
-from tests.helpers.full_report import DESCRIPTIONS, PROVENANCE
+from tests.helpers.full_report import PROVENANCE
 from tests.helpers.study_rows import GRID, KINDS
 
 TASKS = {
@@ -37,7 +37,5 @@ def facts_of(analysis: Analysis) -> ReportFacts:
         budget=analysis.budget,
         adaptation=analysis.adaptation,
         provenance=PROVENANCE,
-        model_descriptions=tuple(DESCRIPTIONS),
-        description_columns=tuple(DESCRIPTIONS[0]),
         disagreements=(),
     )

@@ -62,10 +62,6 @@ GPT = replace(ELMO, model="gpt", family="gpt")
 JOINED = replace(ELMO, model=joined_system_name("elmo", "word2vec"), family="joined")
 OUTSIDE = System("llm", "outside", *["none"] * 6)
 FAILED = SeedProblem(0, 2, "failed", (Note("error", "loss is | not finite"),))
-DESCRIPTIONS = [
-    {"model": name, "unit": "words | pieces", "objective": "next <token>"}
-    for name in FULL_GRID.models
-]
 PROVENANCE = Provenance(
     pipeline="0123",
     package="lineage 1.0",
@@ -328,4 +324,4 @@ def build_full_report(folder: Path) -> ReportData:
     analysis = build_full_analysis(folder)
     costs = build_costs(analysis)
     decisions = decide(analysis, costs)
-    return ReportData(analysis, decisions, costs, PROVENANCE, DESCRIPTIONS, build_disagreements())
+    return ReportData(analysis, decisions, costs, PROVENANCE, build_disagreements())
