@@ -222,9 +222,11 @@ def format_si(value: float | None, unit: str = "") -> str:
 
 
 def format_seconds(value: float | None) -> str:
-    """Format a duration: `41 s`; `12 min`; `3.4 h`."""
+    """Format a duration: `under 1 s`; `41 s`; `12 min`; `3.4 h`."""
     if value is None:
         return NO_VALUE
+    if value < 0.5:
+        return "under 1 s"
     if value < 120:
         return f"{value:.0f} s"
     if value < 7200:
