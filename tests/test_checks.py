@@ -266,7 +266,7 @@ def test_fewer_than_four_passes_over_little_text_are_warned_of(
     assert warning in error and bool(error) == bool(warning), error
 
 
-@pytest.mark.parametrize(("num_rows", "is_warned"), [(29, True), (30, False)])
+@pytest.mark.parametrize(("num_rows", "is_warned"), [(19, True), (20, False)])
 def test_few_labelled_rows_are_warned_of(
     num_rows: int, is_warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -283,4 +283,4 @@ def test_few_labelled_rows_are_warned_of(
     }
     params = build_params(add_task(task), ["gpt"], ["mine"])
     check_task_data("mine", params, tmp_path)
-    assert ("29 training rows are too few" in capsys.readouterr().err) is is_warned
+    assert ("19 training rows are too few" in capsys.readouterr().err) is is_warned

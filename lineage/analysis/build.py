@@ -139,8 +139,6 @@ def build_results(
         contamination=tuple(count_contaminated_items(contamination)),
         clean_scores=tuple(build_clean_scores(clean_rows, ranked_systems)),
         finetune_curves=tuple(read_finetune_curves(results_dir, grid)),
-        confidence_level=statistics.CONFIDENCE_LEVEL,
-        equivalence_margin=statistics.EQUIVALENCE_MARGIN,
         **_table_fields(results_dir, grid, grid_tasks, table, split=split),
         **_language_model_fields(results_dir, grid, table, comparisons, all_cells, split=split),
     )
@@ -164,6 +162,8 @@ def _table_fields(
         "failures": tuple(list_failures(table)),
         "outside_prices": tuple(list_outside_prices(tasks)),
         "convergence_controls": tuple(list_controls(table, split)),
+        "confidence_level": statistics.CONFIDENCE_LEVEL,
+        "equivalence_margin": statistics.EQUIVALENCE_MARGIN,
     }
 
 

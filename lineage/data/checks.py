@@ -20,7 +20,7 @@ MIN_BYTES_PER_TOKEN = 20
 # a 5-gram model of the same text (docs/explanation/recipes.md). Less and more was not measured.
 ENOUGH_PASSES = 4
 MEASURED_TEXT_BYTES = (400_000, 20_000_000)
-FEW_ROWS = 30  # with fewer, scores differ by tens of points from draw to draw
+FEW_ROWS = 20  # with fewer, scores differ by tens of points from draw to draw
 # A subword vocabulary holds whole words, and the intermediate pieces of their merges.
 TOKENS_PER_WORD = 4
 NUMBERED_TAGS = (
