@@ -273,7 +273,10 @@ def describe_finding(decisions: Sequence[Decision]) -> str:
     for (advice, model), group in group_by(decisions, _answer_key).items():
         tasks = join_with_and([one.task for one in group])
         if len(group) > MAX_NAMES:
-            tasks = f"{len(group)} of {len(decisions)} tasks"
+            is_all = len(group) == len(decisions)
+            tasks = (
+                f"all {len(group)} tasks" if is_all else f"{len(group)} of {len(decisions)} tasks"
+            )
         parts.append(FINDINGS[advice].format(model=format_model(model), tasks=tasks))
     text = "; ".join(parts) or "no system has a score"
     return f"{text[0].upper()}{text[1:]}"

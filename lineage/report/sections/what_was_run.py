@@ -64,7 +64,7 @@ def name_origin(source: CorpusSource | Task, *, short: bool = False) -> str:
     if source.files:
         files = [source.files] if isinstance(source.files, str) else [*source.files.values()]
         return ", ".join(dict.fromkeys(PurePath(file).name for file in files))
-    return f"generated: {source.generated}"
+    return "generated text" if short else f"generated: {source.generated}"
 
 
 def _build_recipes(report: ReportData, params: Params) -> Block:
