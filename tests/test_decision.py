@@ -30,18 +30,19 @@ from lineage.analysis.records import (
     write_analysis,
 )
 from lineage.analysis.settings import OmittedMethod
-from lineage.data.dataset_stats import SplitStats
+from lineage.data.dataset_stats import FoldStats, SplitStats
 from lineage.report.costs import build_costs, describe_devices
 from lineage.report.decisions import (
     describe_decision,
     describe_finding,
     describe_limits,
     describe_omitted,
+    name_labels,
     summarize_decisions,
 )
 from lineage.report.formatting import format_percent
 from lineage.report.section import ReportData
-from lineage.report.sections.answer import describe_untried
+from lineage.report.sections.answer import describe_untried, find_titles
 from lineage.report.sections.quality_cost import describe_front
 from lineage.report.sections.what_to_use import (
     build_decision_table,
@@ -197,6 +198,42 @@ def test_methods_that_were_not_run_limit_what_is_said() -> None:
         "For the task sense, use TF-IDF: no pretrained model is shown to be worth more (with so "
         "many labels, none was fine-tuned)."
     )
+
+
+def test_each_number_of_labels_has_its_own_finding() -> None:
+    with_100 = decide_one(build_cells(elmo=0.5, tfidf=0.9))
+    with_all = decide_one(build_cells(elmo=0.9, tfidf=0.6))
+    with_all = dataclasses.replace(with_all, label_count="all", train_examples=400)
+    assert find_titles(ReportData(build_analysis([]), [with_100, with_all])) == {
+        "100": "Use TF-IDF for sense",
+        "all": "Use ELMo for sense",
+    }
+    assert find_titles(ReportData(build_analysis([]), [with_all])) == {}
+
+
+def test_labels_in_folds_are_counted_with_those_for_tuning_and_those_left_out() -> None:
+    """Of 300 items in three folds, 100 are tested, and 40 of the other 200 are for tuning."""
+    cells = [
+        dataclasses.replace(cell, label_count="all", train_examples=160)
+        for cell in with_floor(build_cells(elmo=0.9, tfidf=0.6))
+    ]
+    stats = SplitStats(300, dropped={"limit": 766})
+    folds = FoldStats(folds=3, groups=0, missing_a_label=0, training_sets=9)
+    task = TaskSummary(
+        "sense",
+        "text_classification",
+        True,
+        128,
+        "words",
+        False,
+        False,
+        {"train": stats},
+        folds,
+        (),
+    )
+    rankings = tuple(rank_setting(cells, []))
+    (decision,) = decide(build_analysis(cells, rankings=rankings, tasks=(task,)), {})
+    assert name_labels(decision) == "160 of 1,066 labels + 40 for tuning"
 
 
 def test_on_minimal_pairs_a_model_must_be_better_than_counting() -> None:

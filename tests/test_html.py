@@ -71,3 +71,10 @@ def test_a_figure_has_its_sentence_above_or_below() -> None:
     assert "<figcaption>It rises.</figcaption><svg/>" in render(Figures([figure]))
     below = render(Figures([figure, "<svg2/>"], caption_below=True))
     assert "<svg/><figcaption>It rises.</figcaption></figure>\n<svg2/>" in below
+
+
+def test_a_title_can_follow_the_choice_of_labels() -> None:
+    titles = {"100": "Use <a>", "all": "Use b"}
+    page = render(Section("Use b", [Paragraph("text")], titles=titles, is_page=True))
+    spans = '<span data-labels="100">Use &lt;a&gt;</span><span data-labels="all">Use b</span>'
+    assert f"<h1>{spans}</h1>" in page

@@ -1,11 +1,13 @@
 """The table of decisions, the main figure, and how to read them."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lineage.analysis.records import Analysis, Setting
+from lineage.analysis.settings import find_random_score
 from lineage.report.sections.what_to_use import describe_intervals, draw_main_panels
 from tests.helpers.study_rows import GRID, Study, analyze
 
@@ -56,3 +58,18 @@ def test_the_text_on_intervals_names_only_what_was_repeated(
     )
     text = describe_intervals(analyze(Study(tmp_path, grid=grid, items=40).write(), grid))
     assert text.startswith(expected)
+
+
+def test_random_init_is_a_tick_beside_each_trained_model(analysis: Analysis) -> None:
+    """A tick is an upright line of 12 pixels; all other upright lines cross the whole panel."""
+    ranking = [
+        one for one in analysis.rankings if (one.task, one.label_count) == ("sentiment", "all")
+    ][-1]
+    random = [find_random_score(analysis, one.system, ranking.setting) for one in ranking.standings]
+    num_known = sum(score is not None for score in random)
+    assert 0 < num_known < len(random), "TF-IDF has no weights"
+    upright = re.findall(
+        r'<line x1="([\d.]+)" x2="\1" y1="([\d.]+)" y2="([\d.]+)"',
+        draw_main_panels(analysis, "all")[0],
+    )
+    assert [float(high) - float(low) for _, low, high in upright].count(12.0) == num_known

@@ -1,6 +1,6 @@
 """What each test item contributes to F1 or Matthews correlation, as the intervals need it.
 
-Such a score is no mean over items, so it is split into contributions that are, by its derivative.
+Such a score is no mean over items. Its derivative splits it into contributions of items.
 The predictions hold contributions too (`lineage.answers.metrics`). But where a rare class has no
 mistakes, or no hits, those hardly vary, and intervals are too short. So the derivative is taken
 here where each class has half an item more that is right, and half an item that is wrong (Agresti

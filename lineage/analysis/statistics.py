@@ -76,12 +76,12 @@ class TrainingSets:
     """
 
     num_folds: int = 0  # of cross-validation; 0 if there is none
-    # Of all labels that could be drawn, in each random subset: below 1, but for folds.
+    # The share of the available labels that a random subset has: below 1, except with folds.
     label_share: float = 0.0
 
     @property
     def overlap_of_seeds(self) -> float:
-        """Return that of the means over test items, with random subsets.
+        """Return the overlap of the seeds' means over test items; 0 without random subsets.
 
         If the effects of training items added up, two seeds would have `label_share` of the
         variance between training sets in common, and differ by the rest. They do not quite, so half
@@ -93,7 +93,7 @@ class TrainingSets:
 
     @property
     def overlap_of_items(self) -> float:
-        """Return that of the scores of single items, with folds.
+        """Return the overlap of the scores of single items; 0 without folds.
 
         Every item is in training sets of each seed, so that means differ by little more than their
         items explain. Nadeau and Bengio's n_test / n_train is 1 / (k - 1) of the variance between

@@ -18,7 +18,7 @@ Simulation = Callable[[Sequence[str], StudyForecast], float]
 class Proposal:
     """Changes of params.yaml that fit into the time, each with the seconds that it takes."""
 
-    models: Mapping[str, float]  # grid.models as far as they fit, with the seconds up to each
+    models: Mapping[str, float]  # those that fit; the seconds of a run of each and those before it
     text_bytes: int = 0  # for each of all models; 0 if none fits
     text_seconds: float = 0.0
 
@@ -33,8 +33,8 @@ def propose(
 ) -> Proposal:
     """Return the most models, and the most text, with which a run takes no longer.
 
-    The cheapest models come first, since they are the most. Less than one pass over the text is
-    never proposed, as models would learn too little from it.
+    The cheapest models come first, so that as many as possible fit. A proposed text is at least one
+    pass of `budget.max_epochs`: models would learn too little from less.
     """
     models = _fit_models(stages, forecast, params, limit_seconds, simulate)
     passes = params.budget.max_epochs

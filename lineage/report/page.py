@@ -63,8 +63,10 @@ def build_sections(report: ReportData) -> list[Section]:
         module = import_module(f"lineage.report.sections.{name}")
         build: Callable[[ReportData], Section | None] = module.build
         section = build(report)
-        if section is not None:
-            (learning if name in LEARNING else found).append(section)
+        if section is not None and name in LEARNING:
+            learning.append(section)
+        elif section is not None:
+            found.append(section)
         if name == LEARNING[-1] and learning:
             found.append(_fold_learning(learning))
     return found

@@ -148,7 +148,9 @@ def _use_cell(analysis: Analysis, decision: Decision) -> Cell:
     if decision.advice in NOTHING_TO_USE:
         name = name_system(system)
         return Cell(more=[_strong("none"), *small(f"{name} scores highest", "muted")])
-    pieces = [_strong(format_model(system.model)), Piece(format_use(system))]
+    pieces = [_strong(format_model(system.model))]
+    if use := format_use(system):
+        pieces.append(Piece(use))
     pieces += small(format_cost(decision.use.cost), "muted")
     return Cell(more=pieces, svg=model_style(analysis, system.model).mark)
 
@@ -160,7 +162,7 @@ def _lead_cell(analysis: Analysis, decision: Decision) -> Cell:
         return Cell(NO_VALUE)
     pieces = []
     if lead is decision.undecided_lead:
-        pieces += small(f"{name_system(lead.first)}:", "muted", plain="{} ")
+        pieces += small(f"{name_system(lead.first)}:", "muted", plain="{}")
     pieces += [
         _strong(format_difference(lead.difference)),
         Piece(format_range(lead.ci_low, lead.ci_high), "interval", plain=" ({})"),
