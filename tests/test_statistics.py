@@ -14,6 +14,7 @@ from lineage.analysis.statistics import (
     EQUIVALENCE_MARGIN,
     Estimate,
     Scores,
+    TrainingSets,
     adjust_p_values,
     classify_differences,
     detectable_difference,
@@ -419,3 +420,29 @@ def test_a_rare_label_without_mistakes_still_has_an_interval(metric: str) -> Non
     estimate = estimate_mean(contributions[None], bounds=(0.0, 1.0), item_range=item_range)
     assert estimate.low < 0.9
     assert split_score("accuracy", items) is None
+
+
+def test_training_items_that_seeds_share_widen_intervals() -> None:
+    """Two seeds with half of the labels share half of the variance between them, by the rule.
+
+    So the variance over three seeds grows from 1/3 to 1/3 + 1/2 of it. With five folds, 5/4 of the
+    variance of single items over seeds is added (Nadeau and Bengio 2003, section 3).
+    """
+    assert TrainingSets().overlap_of_seeds == TrainingSets().overlap_of_items == 0
+    assert TrainingSets(label_share=0.5).overlap_of_seeds == 0.5
+    assert TrainingSets(num_folds=5, label_share=1.0).overlap_of_items == 1.25
+    assert TrainingSets(num_folds=5, label_share=1.0).overlap_of_seeds == 0
+    items_N = np.linspace(0.3, 0.7, 400)
+    scores = items_N + np.array([[-0.1], [0.0], [0.1]])  # the seeds differ, and nothing else does
+    alone = estimate_mean(scores, bounds=(0, 1))
+    shared = estimate_mean(scores, bounds=(0, 1), training_sets=TrainingSets(label_share=0.5))
+    items_variance = estimate_mean(items_N[None], bounds=(0, 1)).standard_error ** 2
+    ratio = (shared.standard_error**2 - items_variance) / (alone.standard_error**2 - items_variance)
+    assert ratio == pytest.approx((1 / 3 + 1 / 2) / (1 / 3))
+    rng = np.random.default_rng(0)
+    noisy = scores + 0.1 * rng.standard_normal(scores.shape)
+    folds = TrainingSets(num_folds=5, label_share=1.0)
+    assert (
+        estimate_mean(noisy, bounds=(0, 1), training_sets=folds).standard_error
+        > estimate_mean(noisy, bounds=(0, 1)).standard_error
+    )
