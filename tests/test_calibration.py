@@ -42,6 +42,7 @@ def test_statements_about_methods_hold(
 ) -> None:
     outcome = simulate_methods(num_seeds, spreads, collapse=collapse, studies=STUDIES)
     assert 0.93 <= outcome.coverage <= 0.985
+    assert outcome.corrected_coverage >= outcome.coverage
     assert outcome.false_findings <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / (STUDIES / 2))
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +23,7 @@ from lineage.report.sections.adaptation import format_adaptation_outcome
 from lineage.report.sections.data import format_overlap_length
 from lineage.report.styles import loss_did_not_fall
 from tests.helpers.result_cells import build_cell
-from tests.helpers.study_rows import GRID, Study, analyze, build_comparison, build_row
+from tests.helpers.study_rows import GRID, Study, analyze, build_row
 
 REPETITIONS, ITEMS = 3, 300
 
@@ -222,21 +221,6 @@ def test_two_languages_have_two_overlap_lengths(languages: list[str], text: str)
 )
 def test_unknown_compute_times_are_counted(seconds: list[float | None], text: str) -> None:
     assert provenance.format_compute_time(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"verdict": "better"}, "better"),
-        ({"ci_low": -0.1, "ci_high": 0.1}, "no significant difference"),
-        ({"ci_low": 0.01, "ci_high": 0.1}, "not significant once corrected"),
-        ({"ci_low": -0.1, "ci_high": -0.01}, "not significant once corrected"),
-        ({"ci_low": 0.01, "ci_high": 0.1, "verdict": "too few seeds"}, "too few seeds to tell"),
-    ],
-)
-def test_a_verdict_that_is_open_says_why(changes: dict[str, Any], text: str) -> None:
-    defaults = {"verdict": "no significant difference"}
-    assert formatting.format_verdict(build_comparison(**defaults | changes)) == text
 
 
 def draw_scores(rng: np.random.Generator, share: float) -> np.ndarray:

@@ -16,7 +16,6 @@ from lineage.analysis.statistics import (
     Scores,
     TrainingSets,
     adjust_p_values,
-    classify_differences,
     detectable_difference,
     difference_p_value,
     equivalence_p_value,
@@ -25,6 +24,7 @@ from lineage.analysis.statistics import (
     estimate_prior,
     estimate_ratio,
     estimate_seed_variances,
+    judge_differences,
     standard_error,
 )
 from lineage.answers.metrics import METRICS
@@ -36,8 +36,8 @@ NAN = float("nan")
 
 def classify_difference(estimate: Estimate) -> str:
     """Return the verdict on a difference that is read alone."""
-    (verdict,) = classify_differences([estimate])
-    return verdict
+    (judgement,) = judge_differences([estimate])
+    return judgement.verdict
 
 
 def simulate_correct(
@@ -150,7 +150,7 @@ def compare_pairs(pairs: list[list[Scores]]) -> list[str]:
     estimates = [
         estimate_difference(first, second, seed_variances=variances) for first, second in pairs
     ]
-    return [*classify_differences(estimates)]
+    return [one.verdict for one in judge_differences(estimates)]
 
 
 @pytest.mark.parametrize("seed_spreads", [(0.0, 0.0), (0.3, 0.3), (0.05, 0.6)])
@@ -229,12 +229,12 @@ def test_p_values_are_adjusted_as_by_holm() -> None:
 
 
 def test_p_values_and_the_smallest_detectable_difference_follow_student() -> None:
-    estimate = Estimate(0.03, 0.01, 7.0, 0.0, 0.0, 400)
+    estimate = Estimate(0.03, 0.01, 7.0, 400)
     assert difference_p_value(estimate) == pytest.approx(2 * stats.t.sf(3.0, 7))
     assert equivalence_p_value(estimate, margin=0.05) == pytest.approx(stats.t.sf(2.0, 7))
     expected = 0.01 * (stats.t.ppf(0.975, 7) + stats.t.ppf(0.8, 7))
     assert detectable_difference(estimate) == pytest.approx(expected)
-    constant = Estimate(0.0, 0.0, 7.0, 0.0, 0.0, 400)
+    constant = Estimate(0.0, 0.0, 7.0, 400)
     assert (difference_p_value(constant), equivalence_p_value(constant)) == (1.0, 0.0)
 
 
@@ -372,11 +372,39 @@ def test_the_interval_of_one_repetition_matches_a_bootstrap_over_examples() -> N
     )
 
 
-def test_equivalence_is_one_sided_and_corrected_for_the_number_of_comparisons() -> None:
-    # 1.64 standard errors: 0.0189; 2.39, for one of six: 0.0275.
-    estimate = Estimate(0.0, 0.0115, 1e6, -0.03, 0.03, 100)
-    assert classify_differences([estimate]) == ["equivalent"]
-    assert {*classify_differences([estimate] * 6)} == {"no significant difference"}
+def test_equivalence_is_corrected_for_the_number_of_comparisons() -> None:
+    # 1.96 standard errors: 0.0196; 2.39, for one of six: 0.0239.
+    estimate = Estimate(0.0, 0.0100, 1e6, 100)
+    assert classify_difference(estimate) == "equivalent"
+    assert {one.verdict for one in judge_differences([estimate] * 6)} == {
+        "no significant difference"
+    }
+
+
+def test_a_difference_whose_interval_leaves_the_margin_is_not_equivalent() -> None:
+    """Two one-sided tests of 5 % would say so: 1.64 standard errors are 0.0189."""
+    estimate = Estimate(0.0, 0.0115, 1e6, 100)
+    assert equivalence_p_value(estimate) < 0.05 and estimate.high > 0.02
+    assert classify_difference(estimate) == "no significant difference"
+
+
+def test_intervals_agree_with_the_verdicts_beside_them() -> None:
+    """Whatever the family is like; and each is at least as wide as the interval of its own."""
+    rng = np.random.default_rng(31)
+    verdicts = []
+    for _ in range(300):
+        estimates = [
+            Estimate(float(rng.normal(0, 0.03)), float(rng.uniform(0.002, 0.03)), 9.0, 100)
+            for _ in range(rng.integers(1, 9))
+        ]
+        for estimate, one in zip(estimates, judge_differences(estimates), strict=True):
+            verdicts.append(one.verdict)
+            assert one.low <= estimate.low and estimate.high <= one.high
+            assert (one.low > 0) == (one.verdict == "better")
+            assert (one.high < 0) == (one.verdict == "worse")
+            if one.verdict == "equivalent":
+                assert one.low > -0.02 and one.high < 0.02
+    assert {*verdicts} == {"better", "worse", "equivalent", "no significant difference"}
 
 
 def test_a_single_seed_borrows_the_variance_of_the_family() -> None:

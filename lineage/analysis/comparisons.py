@@ -184,17 +184,16 @@ def _compare_family(family: Sequence[PairedScores]) -> list[Comparison]:
         for place in tested
     ]
     estimates = [_estimate_difference(scores, seed_variances=variances) for scores in family]
-    verdicts = statistics.classify_differences([estimates[place] for place in tested])
-    verdict_of = dict(zip(tested, verdicts, strict=True))
+    judgements = statistics.judge_differences([estimates[place] for place in tested])
+    judgement_of = dict(zip(tested, judgements, strict=True))
     found = []
     for place, (scores, estimate) in enumerate(zip(family, estimates, strict=True)):
-        verdict = verdict_of.get(place)
+        judgement = judgement_of.get(place) or statistics.judge_differences([estimate])[0]
+        verdict = judgement.verdict
         if scores.identical_predictions:
             verdict = "identical predictions"
         elif scores.has_too_few_seeds:
             verdict = "too few seeds"
-        elif verdict is None:
-            (verdict,) = statistics.classify_differences([estimate])
         planned = scores.planned
         found.append(
             Comparison(
@@ -205,8 +204,8 @@ def _compare_family(family: Sequence[PairedScores]) -> list[Comparison]:
                 first=planned.first.system,
                 second=planned.second.system,
                 difference=estimate.mean,
-                ci_low=estimate.low,
-                ci_high=estimate.high,
+                ci_low=judgement.low,
+                ci_high=judgement.high,
                 standard_error=estimate.standard_error,
                 detectable=(
                     None

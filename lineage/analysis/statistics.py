@@ -58,14 +58,38 @@ EQUIVALENCE_MARGIN = 0.02  # "equivalent": an equivalence test puts it within ±
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its confidence interval."""
+    """A mean, with what its confidence interval follows from."""
 
     mean: float
     standard_error: float
     degrees_of_freedom: float
+    num_items: int
+    bounds: tuple[float, float] = (-np.inf, np.inf)  # of all scores, and so of the mean
+
+    @property
+    def low(self) -> float:
+        """Return the lower end of the interval that holds in 95 of 100 cases."""
+        return self.interval(1 - CONFIDENCE_LEVEL)[0]
+
+    @property
+    def high(self) -> float:
+        """Return its upper end."""
+        return self.interval(1 - CONFIDENCE_LEVEL)[1]
+
+    def interval(self, error_rate: float) -> tuple[float, float]:
+        """Return the interval that misses the truth at this rate."""
+        margin = float(stdtrit(self.degrees_of_freedom, 1 - error_rate / 2)) * self.standard_error
+        low, high = self.bounds
+        return max(self.mean - margin, low), min(self.mean + margin, high)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on a difference, and an interval that agrees with it."""
+
+    verdict: Verdict
     low: float
     high: float
-    num_items: int
 
 
 @dataclass(frozen=True)
@@ -187,16 +211,12 @@ def estimate_mean(
         seed_variances,
         training_sets=training_sets,
     )
-    error = float(np.sqrt(variance))
-    margin = float(stdtrit(freedom, (1 + CONFIDENCE_LEVEL) / 2)) * error
-    low, high = bounds
     return Estimate(
         mean=mean,
-        standard_error=error,
+        standard_error=float(np.sqrt(variance)),
         degrees_of_freedom=freedom,
-        low=max(mean - margin, low),
-        high=min(mean + margin, high),
         num_items=num_items,
+        bounds=bounds,
     )
 
 
@@ -285,15 +305,10 @@ def estimate_ratio(sums_K: npt.ArrayLike, sizes_K: npt.ArrayLike) -> Estimate:
     total = sizes_K.sum()
     ratio = float(sums_K.sum() / total)
     squares_K = (sums_K - ratio * sizes_K) ** 2 / (1 - sizes_K / total)
-    error = float(np.sqrt(squares_K.sum()) / total)
-    freedom = max(1.0, effective_groups(sizes_K) - 1)
-    margin = float(stdtrit(freedom, (1 + CONFIDENCE_LEVEL) / 2)) * error
     return Estimate(
         mean=ratio,
-        standard_error=error,
-        degrees_of_freedom=freedom,
-        low=ratio - margin,
-        high=ratio + margin,
+        standard_error=float(np.sqrt(squares_K.sum()) / total),
+        degrees_of_freedom=max(1.0, effective_groups(sizes_K) - 1),
         num_items=len(sums_K),
     )
 
@@ -325,23 +340,32 @@ def adjust_p_values(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def classify_differences(estimates: Sequence[Estimate]) -> list[Verdict]:
-    """Return the verdicts on differences that are read together.
+def judge_differences(estimates: Sequence[Estimate]) -> list[Judgement]:
+    """Judge differences that are read together.
 
-    Each kind of verdict is wrong for any of them with a probability of 5 % at most (Holm 1979).
+    Each kind of verdict is wrong for any of them with a probability of 5 % at most (Holm 1979). An
+    interval has the error rate that Holm's correction leaves to its difference: at most 5 %. So it
+    excludes zero exactly if the verdict is `better` or `worse`, and lies within the margin if it is
+    `equivalent`.
     """
     alpha = 1 - CONFIDENCE_LEVEL
-    differences = adjust_p_values([*map(difference_p_value, estimates)])
+    p_values = [*map(difference_p_value, estimates)]
+    adjusted = adjust_p_values(p_values)
     equivalences = adjust_p_values([*map(equivalence_p_value, estimates)])
-    verdicts: list[Verdict] = []
-    for estimate, p_different, p_beyond in zip(estimates, differences, equivalences, strict=True):
+    judgements = []
+    for estimate, p_value, p_different, p_beyond in zip(
+        estimates, p_values, adjusted, equivalences, strict=True
+    ):
+        error_rate = alpha * p_value / p_different if p_different else alpha / len(estimates)
+        low, high = estimate.interval(error_rate)
+        is_within = low > -EQUIVALENCE_MARGIN and high < EQUIVALENCE_MARGIN
+        verdict: Verdict = "no significant difference"
         if p_different < alpha:
-            verdicts.append("better" if estimate.mean > 0 else "worse")
-        elif p_beyond < alpha:
-            verdicts.append("equivalent")
-        else:
-            verdicts.append("no significant difference")
-    return verdicts
+            verdict = "better" if estimate.mean > 0 else "worse"
+        elif p_beyond < alpha and is_within:
+            verdict = "equivalent"
+        judgements.append(Judgement(verdict, low, high))
+    return judgements
 
 
 def detectable_difference(estimate: Estimate, num_comparisons: int = 1) -> float:

@@ -11,7 +11,6 @@ PUBLIC_MARK = "public"
 OUTSIDE_MARK = "outside"
 CONTINUED_MARK = f"{PUBLIC_MARK}, continued"
 NO_VALUE = "–"
-OPEN_VERDICT = "not significant once corrected"
 THESE_LABELS = "with these labels"
 # metric -> the unit behind a value, as in 25.1 BLEU, and the heading of a column
 METRIC_UNITS = {
@@ -175,16 +174,9 @@ def format_range(low: float, high: float) -> str:
 
 
 def format_verdict(comparison: Comparison) -> str:
-    """Return a verdict in words: `better`; `too few seeds to tell`.
-
-    An interval is that of its comparison alone. The verdict is corrected for all that are read
-    together, so it may be open although the interval excludes zero.
-    """
-    is_open = comparison.verdict == "no significant difference"
+    """Return a verdict in words: `better`; `too few seeds to tell`."""
     if comparison.verdict == "too few seeds":
         return "too few seeds to tell"
-    if is_open and (comparison.ci_low > 0 or comparison.ci_high < 0):
-        return OPEN_VERDICT
     return comparison.verdict
 
 

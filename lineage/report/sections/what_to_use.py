@@ -39,7 +39,6 @@ from lineage.report.decisions import (
 from lineage.report.figures import IntervalRow
 from lineage.report.formatting import (
     NO_VALUE,
-    OPEN_VERDICT,
     format_build_time,
     format_difference,
     format_model,
@@ -47,7 +46,6 @@ from lineage.report.formatting import (
     format_range,
     format_si,
     format_use,
-    format_verdict,
     join_with_and,
     metric_heading,
     metric_unit,
@@ -169,8 +167,6 @@ def _lead_cell(analysis: Analysis, decision: Decision) -> Cell:
     ]
     if lead.comparison_type == "kneser_ney":
         pieces += small("vs the 5-gram model", "muted", plain=", {}")
-    if format_verdict(lead) == OPEN_VERDICT:
-        pieces += small(OPEN_VERDICT, "muted", plain=", {}")
     return Cell(more=pieces)
 
 
@@ -431,8 +427,9 @@ def _explain_decisions(report: ReportData) -> str:
         f"higher score decides. {public}**As good**: systems that may be the best, or are within "
         f"{report.margin} points of it. These two statements hold together with "
         f"{report.confidence} confidence in each row. The interval of a score allows for its being "
-        "picked among these; the tables of the tasks have intervals of each score alone. **Cost**: time to pretrain, adapt and train once, the size of the weights, and the "
-        "test items that it answers in a second on the machine of this run. "
+        "picked among these; the tables of the tasks have intervals of each score alone. "
+        "**Cost**: time to pretrain, adapt and train once, the size of the weights, and the test "
+        "items that it answers in a second on the machine of this run. "
         f"{describe_devices(report.costs)}"
     ).strip()
 
@@ -440,10 +437,10 @@ def _explain_decisions(report: ReportData) -> str:
 def _explain_comparisons(report: ReportData) -> str:
     return (
         "Below, comparisons of methods are paired by item and by seed; their intervals are "
-        f"{report.confidence}, {describe_intervals(report.analysis)} Verdicts on those that are "
-        "read together are corrected (Holm), and their seed variances are moderated. **Better**, "
-        "**worse**: the interval excludes zero. **Equivalent**: an equivalence test puts the "
-        f"difference within ±{report.margin} points. **Identical predictions**: the same for every "
+        f"{report.confidence}, {describe_intervals(report.analysis)} Verdicts and intervals of "
+        "those that are read together are corrected (Holm), and their seed variances are moderated. "
+        "**Better**, **worse**: the interval excludes zero. **Equivalent**: an equivalence test "
+        f"and the interval put it within ±{report.margin} points. **Identical predictions**: the same for every "
         "item and seed. **No significant difference** is anything else, and no evidence of "
         f"equality. {describe_trials(report.analysis.trials)} "
         f"{describe_ablation_models(report.analysis)}"
