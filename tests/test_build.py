@@ -304,6 +304,9 @@ def test_one_failed_pretraining_of_three_is_listed_and_changes_no_mean(tmp_path:
         stages[f"pretrain@bert-{seed}"] = {"seconds": seconds, "curve_sha256": digest}
     lines = add_pretraining_costs(analysis.budget, stages, curves_dir=folder / "curves")
     assert {one.model: one.seconds for one in lines} == {"gpt": None, "bert": 70.0}
+    stages["pretrain@bert-2"]["own_seconds"] = 40.0  # the core was shared with another program
+    lines = add_pretraining_costs(analysis.budget, stages, curves_dir=folder / "curves")
+    assert {one.model: one.seconds for one in lines} == {"gpt": None, "bert": 50.0}
     for seed in (0, 2):
         budget = folder / f"budgets/pretrain-bert-{seed}.json"
         artifacts.write_json(budget, artifacts.read_json(budget) | {"status": "failed"})

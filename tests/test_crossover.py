@@ -56,7 +56,7 @@ def test_the_crossover_point_is_where_a_system_stays_better(
     (table,) = build_tables(analysis_with(by_count, counts))
     (line,) = read_table(table)
     counts_shown = ("30 labels", "100 labels", "all 216 labels")
-    assert [*line] == ["system", *counts_shown, "crossover point"]
+    assert [*line] == ["system", "crossover point", *counts_shown]
     assert tuple(line[count].partition(" (")[0] for count in counts_shown) == verdicts
     assert line["system"] == "GPT, fine-tuned"
     assert line["crossover point"] == text

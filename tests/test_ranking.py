@@ -66,6 +66,7 @@ def test_each_model_is_represented_by_its_best_system_on_validation() -> None:
     ranking = rank([frozen, finetuned, other])
     assert [one.system.model for one in ranking.standings] == ["elmo", "bert"]
     assert ranking.best.system.transfer == "frozen", "although its test score is lower"
+    assert [one.validation for one in ranking.standings] == [0.95, 0.5]
 
 
 def test_public_models_have_a_ranking_of_their_own() -> None:

@@ -598,4 +598,4 @@ def test_the_best_of_setfit_and_the_other_methods_is_kept_and_all_trials_are_cou
         is_best = own[label_count, "setfit", "linear"] >= own.max()
         assert (f"{label_count}-gpt-setfit" in kept) == is_best, label_count
     analysis = read_analysis(tmp_path / "reports/results.json")
-    assert TrialCounts("setfit", 4, 4) in analysis.trials
+    assert TrialCounts("setfit", 6, 6) in analysis.trials

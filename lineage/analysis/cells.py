@@ -80,6 +80,11 @@ class ResultCell:
         return float(np.mean(list(self.seed_values.values())))
 
     @property
+    def validation_mean(self) -> float | None:
+        """Return the mean score on validation; None if there is none."""
+        return float(np.mean(self.validation_values)) if self.validation_values else None
+
+    @property
     def num_grouped_items(self) -> int:
         """Return how many items the scored groups hold; 0 if items are scored one by one."""
         return 0 if self.group_sizes is None else self.num_examples

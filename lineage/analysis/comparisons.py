@@ -417,5 +417,5 @@ def choose_candidates(
 def best_system(cells: Sequence[ResultCell]) -> ResultCell:
     """Return the best on validation if all have a score there, or else the best mean."""
     if all(cell.validation_values for cell in cells):
-        return max(cells, key=lambda cell: float(np.mean(cell.validation_values)))
+        return max(cells, key=lambda cell: cell.validation_mean or 0.0)
     return max(cells, key=lambda cell: cell.mean)

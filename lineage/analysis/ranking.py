@@ -207,7 +207,7 @@ def _rank(
     sizes_N = first.group_sizes_of(tables)
     means_S = scores_SN.mean(axis=1)
     num_items = scores_SN.shape[1]
-    task, _ = split_test_set(first.task)
+    task, extra_test_set = split_test_set(first.task)
     largest = max_difference(first.metric)
     item_difference, max_freedom = _limits_of_items(candidates, scores_SN)
     intervals: Sequence[tuple[float | None, float | None]] = [(None, None)] * len(candidates)
@@ -243,6 +243,7 @@ def _rank(
                 may_be_best=comparison.may_be_best,
                 probability_best=comparison.probability_best,
                 regret=comparison.regret,
+                validation=None if extra_test_set else cell.validation_mean,
             )
         )
     return Ranking(

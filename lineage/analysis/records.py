@@ -203,6 +203,7 @@ class Standing:
     may_be_best: bool
     probability_best: float | None  # None with a single item
     regret: float | None  # how far it is expected to be behind the best
+    validation: float | None = None  # its score on the validation items that it was chosen by
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ MIN_BYTES_PER_TOKEN = 20
 # From so many passes over some megabytes of text, models of a million parameters learned more than
 # a 5-gram model of the same text (docs/explanation/recipes.md). Less and more was not measured.
 ENOUGH_PASSES = 4
+# Over 12 MB most of them did so from three. After one, none did.
+FEWEST_PASSES = 3
 MEASURED_TEXT_BYTES = (400_000, 20_000_000)
 FEW_ROWS = 20  # with fewer, scores differ by tens of points from draw to draw
 # A subword vocabulary holds whole words, and the intermediate pieces of their merges.
@@ -90,7 +92,7 @@ def _warn_of_few_passes(budget: Budget, train_bytes: int) -> None:
     least, most = MEASURED_TEXT_BYTES
     if not least <= train_bytes <= most:
         return
-    if passes > ENOUGH_PASSES - 0.5:  # `lineage init` rounds down, to a little less than four
+    if passes > FEWEST_PASSES - 0.5:  # a budget of whole megabytes is seldom a whole pass
         return
     print(
         f"params.yaml: budget.text_bytes: {budget.text_bytes:,} are {passes:.1f} passes over the "

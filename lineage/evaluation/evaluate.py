@@ -10,7 +10,6 @@ import math
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -333,7 +332,7 @@ def _load_or_evaluate(
         print(f"{folder}: this finished run is damaged, so it is repeated", file=sys.stderr)
         shutil.rmtree(folder)
     if not folder.exists():
-        start = time.monotonic()
+        stopwatch = Stopwatch()
         with create_artifact(folder, CACHED_RUN) as draft:
             method = find_method(subject.task_context, run)
             fitted = method.fit(subject, run, resume_point)
@@ -342,7 +341,7 @@ def _load_or_evaluate(
                 save_system(draft / SYSTEM_DIR, record, fitted.get_tensors())
                 if fitted.write_files is not None:
                     fitted.write_files(draft / SYSTEM_DIR)
-            seconds = fitted.predictions.seconds + time.monotonic() - start
+            seconds = fitted.predictions.seconds + stopwatch.seconds
             replace(fitted.predictions, seconds=seconds).save(draft)
     shutil.rmtree(resume_point.folder, ignore_errors=True)
     return RunPredictions.load(folder)

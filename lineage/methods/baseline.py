@@ -1,6 +1,7 @@
 """A method without a model, which pretraining has to beat.
 
-Its rows and predictions are those of the reported split alone, with the method as their model.
+Its rows and predictions have the method as their model. Those of a floor, such as the majority
+class, are of the reported split alone.
 """
 
 from collections.abc import Sequence

@@ -366,7 +366,7 @@ class EncoderUnderTest(Subject):
             self.kept[name] = features
             num_items = sum(map(len, self.context.items.values()))
             seconds = stopwatch.seconds
-            self.feature_seconds_per_item = stopwatch.elapsed_seconds / max(1, num_items)
+            self.feature_seconds_per_item = seconds / max(1, num_items)
             num_bytes = sum(table.num_bytes for table in features.values())
             part = features_part(self.init, name)
             self.shared_work.append(Work(part, num_items, seconds, num_bytes))

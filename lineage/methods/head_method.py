@@ -1,6 +1,5 @@
 """A method that trains a head on a task's labels, with the trials of its hyperparameters."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -26,6 +25,7 @@ from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHe
 from lineage.methods.run_predictions import FailedTrial, RunPredictions
 from lineage.methods.saved import AnswerItems, SavedSystem
 from lineage.methods.trials import TriedMethod, count_trainings, fit_best_trial
+from lineage.work import Stopwatch
 
 # Items -> the outputs of a kept head.
 PredictItems = Callable[[list[EncodedItem]], HeadOutput]
@@ -72,13 +72,11 @@ class HeadMethod(TriedMethod):
             failed_trials = outcome.failed
         else:
             head = start(self._with_chosen(chosen_trial)).finish()
-        start_time = time.monotonic()
+        stopwatch = Stopwatch()
         scored = parts_of_run(context, run)[1:]
         for part in scored:
             tables.append(_predict_part(context, run, head, problem, part, trial="chosen"))
-        seconds_per_item = (time.monotonic() - start_time) / sum(
-            len(part.rows_N) for part in scored
-        )
+        seconds_per_item = stopwatch.seconds / sum(len(part.rows_N) for part in scored)
         if isinstance(subject, EncoderUnderTest) and self.reads_frozen_features:
             seconds_per_item += subject.feature_seconds_per_item
         curves.append(curve_frame(head.learning_curve).assign(trial="chosen"))

@@ -58,6 +58,7 @@ class TfidfMethod(BaselineMethod):
 
     name: ClassVar[str] = "tfidf"
     noun: ClassVar[str] = "TF-IDF"
+    scores_validation: ClassVar[bool] = True
 
     C: float = 1.0
 

@@ -63,10 +63,19 @@ def add_pretraining_costs(
             own = _find_training_metadata("pretrain", stage_ids, stage_metadata, curves_dir)
         found[one.model] = replace(
             one,
-            seconds=_mean_of_known([meta.get("seconds") for meta in own]),
+            seconds=_mean_of_known(map(_training_seconds, own)),
             peak_memory_bytes=_mean_of_known([meta.get("peak_memory_bytes") for meta in own]),
         )
     return tuple(found.values())
+
+
+def _training_seconds(metadata: StageMetadata) -> float | None:
+    """Return the seconds of a training without those in which other programs used the cores.
+
+    Metadata of version 0.2 has only the time that passed.
+    """
+    seconds: float | None = metadata.get("own_seconds", metadata.get("seconds"))
+    return seconds
 
 
 def _mean_of_known(values: Iterable[float | None]) -> float | None:
@@ -99,7 +108,7 @@ def add_adaptation_seconds(
     for one in effects:
         stage_ids = [f"{one.model}-{seed}-{one.task}" for seed in grid.pretrain_seeds]
         own = _find_training_metadata("adapt", stage_ids, stage_metadata, curves_dir)
-        found.append(replace(one, seconds=_mean_of_known([meta["seconds"] for meta in own])))
+        found.append(replace(one, seconds=_mean_of_known(map(_training_seconds, own))))
     return tuple(found)
 
 

@@ -58,8 +58,9 @@ class Stage:
         self.name = f"{verb}@{'-'.join(arguments)}" if arguments else verb
         self.metadata: dict[str, Any] = {}  # written with the clock and the memory
         self.work = WorkLog()  # written there too
-        self.start_time = time.monotonic()
+        self.stopwatch = Stopwatch()
         self.earlier_seconds = 0.0  # of processes before this one whose work was kept
+        self.earlier_own_seconds = 0.0
         self._watched_names = arguments  # the models and tasks whose files this stage runs
 
     @property
@@ -136,17 +137,25 @@ class Stage:
     @property
     def elapsed_seconds(self) -> float:
         """Seconds that this stage has taken, with the kept work of earlier processes."""
-        return time.monotonic() - self.start_time + self.earlier_seconds
+        return self.stopwatch.elapsed_seconds + self.earlier_seconds
+
+    @property
+    def own_seconds(self) -> float:
+        """The same without the seconds in which other programs used the cores."""
+        return self.stopwatch.seconds + self.earlier_own_seconds
 
     def load_elapsed_seconds(self, folder: Path) -> None:
         """Go on counting from the last `save_elapsed_seconds` in this resume folder."""
         path = folder / "clock.json"
         if path.is_file():
-            self.earlier_seconds = read_json(path)["seconds"]
+            saved = read_json(path)
+            self.earlier_seconds = saved["seconds"]
+            self.earlier_own_seconds = saved["own_seconds"]
 
     def save_elapsed_seconds(self, folder: Path) -> None:
         """Save the seconds taken until now. Call it when a part of the work has just been kept."""
-        write_json(folder / "clock.json", {"seconds": self.elapsed_seconds})
+        seconds = {"seconds": self.elapsed_seconds, "own_seconds": self.own_seconds}
+        write_json(folder / "clock.json", seconds)
 
     @contextlib.contextmanager
     def track(
@@ -293,8 +302,7 @@ def _lock_stage(stage: Stage) -> Iterator[None]:
 def _write_metadata(stage: Stage) -> Iterator[None]:
     """Write the stage's metadata when it has ended well."""
     started = time.time()
-    stopwatch = Stopwatch()
-    stage.start_time = time.monotonic()
+    stage.stopwatch = Stopwatch()
     lock_before = lock_entry_digest(read_lock_entry(Path(), stage.name))
     path = METADATA_DIR / f"{stage.name}.json"
     yield
@@ -303,12 +311,13 @@ def _write_metadata(stage: Stage) -> Iterator[None]:
         "started": started,
         "lock_before": lock_before,
         "seconds": stage.elapsed_seconds,
+        "own_seconds": stage.own_seconds,
         "host": platform.node(),
         "pid": os.getpid(),
         "cwd": str(Path.cwd()),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * BYTES_PER_MAXRSS,
         "work": stage.work.as_tree(),
-        "work_seconds": stopwatch.seconds,
+        "work_seconds": stage.stopwatch.seconds,
         **stage.metadata,
     }
     write_json(path, metadata)

@@ -15,8 +15,9 @@ from lineage.report.section import Cells, Paragraph, ReportData, Section, Table
 
 NOTE = (
     "Systems that are shown to be better than TF-IDF with logistic regression on the same labels, "
-    "by their differences in points, which count seeds and subsets of labels too. The crossover point is the smallest number of labels from which on a "
-    "system is better at every number that was tried."
+    "by their differences in points, which count seeds and subsets of labels too. The crossover "
+    "point is the smallest number of labels from which on a system is better at every number that "
+    "was tried."
 )
 
 
@@ -66,7 +67,7 @@ def build_tables(analysis: Analysis) -> list[Table]:
             for comparisons in by_system.values()
             if any(one.verdict == "better" for one in comparisons)
         ]
-        columns = ["system", *headings, "crossover point"]
+        columns = ["system", "crossover point", *headings]
         table = Table(columns, rows, title=task)
         if not rows:
             lead = f"{task}: no system is shown to be better at any number of labels."
@@ -85,7 +86,7 @@ def _system_row(comparisons: Sequence[Comparison], train_examples: Mapping[str, 
         if label_count in by_count
     ]
     point = _format_crossover(is_better, largest=max(train_examples.values()))
-    return [format_system(comparisons[0].first), *cells, point]
+    return [format_system(comparisons[0].first), point, *cells]
 
 
 def _format_crossover(is_better: Sequence[tuple[int, bool]], *, largest: int) -> str:

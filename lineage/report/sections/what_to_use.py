@@ -182,6 +182,9 @@ def _score_cell(use: Standing, unit: str) -> Cell:
     ]
     if interval:
         pieces.append(Piece(interval, "interval", plain=" ({})"))
+    if use.validation is not None:
+        validation = f"{format_percent(use.validation)} on validation"
+        pieces += small(validation, "muted", plain=", {}")
     return Cell(more=pieces)
 
 
