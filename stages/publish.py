@@ -94,7 +94,7 @@ def work(stage: Stage) -> None:
         )
         name = publication.format_run_name(decisions, pipeline=pipeline)
         parent.set_note(note, title=name)
-        log_report(parent, analysis, decisions)
+        log_report(parent, analysis, decisions, stage_metadata)
     html = (REPORTS_DIR / "comparison.html").absolute()
     summary = run_summary.build_run_summary(
         analysis,
@@ -200,9 +200,15 @@ def log_candidates(
 
 
 def log_report(
-    parent: tracking.MlflowTracker, analysis: Analysis, decisions: Sequence[Decision]
+    parent: tracking.MlflowTracker,
+    analysis: Analysis,
+    decisions: Sequence[Decision],
+    stage_metadata: Mapping[str, StageMetadata],
 ) -> None:
-    """Copy the report and its figures to the parent run in MLflow, and end it."""
+    """Copy the report and its figures to the parent run in MLflow, and end it.
+
+    It has ended with its last stage, so that it lasts no longer if it is published again.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for name, svg in page.render_figures(analysis, decisions).items():
             (Path(folder) / name).write_text(svg, encoding="utf-8")
@@ -210,7 +216,13 @@ def log_report(
     for path in sorted(REPORTS_DIR.glob("comparison.*")):
         parent.log_artifact(path)
     has_failures = any(failure.status == "failed" for failure in analysis.failures)
-    parent.end("FAILED" if has_failures else "FINISHED")
+    ends = [
+        metadata["ended"]
+        for name, metadata in stage_metadata.items()
+        if name != "sources" and "ended" in metadata  # it runs each time
+    ]
+    end_time = round(1000 * max(ends)) if ends else None
+    parent.end("FAILED" if has_failures else "FINISHED", end_time=end_time)
 
 
 if __name__ == "__main__":

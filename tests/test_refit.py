@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from mlflow import MlflowClient
 
 from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis
@@ -331,6 +332,15 @@ def list_refits(decisions: list[Decision]) -> list[Refit]:
     return [*found, dataclasses.replace(found[0], system="other-refitted", train_examples=9)]
 
 
+def find_end_of_pipeline(project: Path) -> int:
+    """Return when the study's run in MLflow has ended, in ms."""
+    client = MlflowClient(f"sqlite:///{project}/mlflow.db")
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    (run,) = client.search_runs(experiments, "tags.stage = 'pipeline'")
+    assert run.info.end_time > run.info.start_time
+    return int(run.info.end_time)
+
+
 def test_a_study_has_fitted_its_recommended_systems_again_and_does_it_once(
     project: Path, run_stage: RunStage
 ) -> None:
@@ -353,7 +363,9 @@ def test_a_study_has_fitted_its_recommended_systems_again_and_does_it_once(
     )
 
     before = {path: path.read_bytes() for path in refitted.rglob("*") if path.is_file()}
+    end_time = find_end_of_pipeline(project)
     printed = run_command(project, *RUN_STUDY)
+    assert find_end_of_pipeline(project) == end_time, "it lasts as long as its work"
     ran = [line.split()[1] for line in printed.splitlines() if line.startswith("ran ")]
     assert ran == ["sources", "publish"]
 

@@ -301,14 +301,13 @@ def _lock_stage(stage: Stage) -> Iterator[None]:
 @contextlib.contextmanager
 def _write_metadata(stage: Stage) -> Iterator[None]:
     """Write the stage's metadata when it has ended well."""
-    started = time.time()
     stage.stopwatch = Stopwatch()
     lock_before = lock_entry_digest(read_lock_entry(Path(), stage.name))
     path = METADATA_DIR / f"{stage.name}.json"
     yield
     metadata = {
         "stage": stage.name,
-        "started": started,
+        "ended": time.time(),
         "lock_before": lock_before,
         "seconds": stage.elapsed_seconds,
         "own_seconds": stage.own_seconds,

@@ -263,6 +263,8 @@ class MlflowTracker:
     def end(self, status: RunStatus, *, end_time: int | None = None) -> None:
         """Flush and close the run, which has ended now or at another time in ms."""
         self.flush()
+        if self._run is not None and end_time is not None and end_time < self._run.info.start_time:
+            end_time = None  # the work was done before: in another store, or by another run
         self._request(
             "end the run", lambda client: client.set_terminated(self.run_id, status, end_time)
         )
