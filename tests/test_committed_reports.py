@@ -1,52 +1,128 @@
-"""The reports of real studies in reports/ follow from the results and predictions beside them."""
+"""The numbers of a committed report's first table are those of its results.
 
-import re
-import shutil
-from pathlib import Path
+Scores and differences are computed again from results.csv, without the code of the analysis.
+Intervals and counts are read from decisions.json and comparison.json.
+"""
+
+import json
+from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from lineage.analysis.records import System
-from lineage.artifacts import read_json
-from lineage.report.evidence import EVIDENCE_DIR, rebuild_report
-from lineage.report.formatting import format_model, format_use
+from lineage.answers.metrics import RANKING_METRICS
 from tests.helpers.checkout import ROOT
 
-MAX_PAGE_BYTES = 1_000_000
-LABEL_CHART = re.compile("<title>[^<]*, scores with [^<]* labels: [^<]*</title>")
-REPORTS = sorted(path.parent for path in (ROOT / "reports").glob(f"*/{EVIDENCE_DIR}"))
+REPORTS = sorted(path.parent.name for path in (ROOT / "reports").glob("*/comparison.md"))
+SYSTEM_COLUMNS = ("model", "init", "adapt_text", "transfer", "features", "head", "recipe")
+Decision = Mapping[str, Any]
 
 
-def read_decisions(folder: Path) -> list[tuple[Any, ...]]:
-    return [
-        (
-            one["task"],
-            one["label_count"],
-            one["system"],
-            pytest.approx(one["use"]["standing"]["mean"]),
-        )
-        for one in read_json(folder / "decisions.json")
-    ]
+class Report:
+    """The files of a committed report."""
 
+    def __init__(self, name: str) -> None:
+        folder = ROOT / "reports" / name
+        self.analysis: dict[str, Any] = json.loads((folder / "comparison.json").read_text())
+        self.decisions: list[Decision] = json.loads((folder / "decisions.json").read_text())
+        page = (folder / "comparison.md").read_text()
+        self.rows = page[page.index("| Task |") :].split("\n\n")[0].splitlines()
+        table = pd.read_csv(folder / "results.csv", dtype={"label_count": str})
+        self.results = table.query("trial == 'chosen' and group == 'all' and item_filter == 'all'")
 
-def test_there_is_a_committed_report() -> None:
-    assert REPORTS
+    def find_row(self, decision: Decision) -> str:
+        """Return the row of a decision in the first table."""
+        count = f"{decision['train_examples']:,}"
+        names = (f"{count} labels", f"{count} of ", f"all {count} labels", "no labels")
+        starts = tuple(f"| {decision['task']}, {name}" for name in names)
+        (row,) = (row for row in self.rows if row.startswith(starts))
+        return row
 
+    def seed_scores(
+        self, decision: Decision, system: Mapping[str, str], split: str = "test"
+    ) -> pd.Series:
+        """Return the score of each fine-tuning seed in percent; folds count by their items."""
+        names = ("task", "label_count", "metric")
+        wanted = {name: decision[name] for name in names} | {"split": split}
+        wanted |= {"test_set": decision["task"]} | {name: system[name] for name in SYSTEM_COLUMNS}
+        own = self.results
+        for name, value in wanted.items():
+            own = own[own[name].fillna("none") == value]
+        items = own["num_examples"]
+        seeds = own["finetune_seed"].fillna(0)
+        sums = (own["value"] / RANKING_METRICS[decision["metric"]] * items).groupby(seeds).sum()
+        return 100 * sums / items.groupby(seeds).sum()
 
-@pytest.mark.parametrize("report", REPORTS, ids=lambda path: path.name)
-def test_a_committed_report_is_made_again_from_its_evidence(report: Path, tmp_path: Path) -> None:
-    shutil.copytree(report / EVIDENCE_DIR, tmp_path / EVIDENCE_DIR)
-    page = rebuild_report(tmp_path)
-    assert page.stat().st_size <= MAX_PAGE_BYTES
-    charts = LABEL_CHART.findall(page.read_text(encoding="utf-8"))
-    decisions = read_json(tmp_path / "decisions.json")
-    for decision in (one for one in decisions if one["label_count"] != "none"):
+    def find_lead(self, decision: Decision) -> Mapping[str, Any] | None:
+        """Return the comparison of the system to use, or the undecided one, with TF-IDF."""
+        if decision["undecided_lead"] is not None:
+            return decision["undecided_lead"]  # type: ignore[no-any-return]
         system = decision["use"]["standing"]["system"]
-        name = f"{format_model(system['model'])} {format_use(System(**system))}".strip()
-        assert any(name in chart for chart in charts), f"no label chart shows {name}"
-    assert read_decisions(tmp_path) == read_decisions(report)
-    made_again = (tmp_path / "comparison.md").read_text(encoding="utf-8")
-    assert made_again == (report / "comparison.md").read_text(encoding="utf-8"), (
-        "the committed page is older than the code; run `lineage report` on its folder"
+        found = [
+            one
+            for one in self.analysis["comparisons"]
+            if (one["task"], one["label_count"]) == (decision["task"], decision["label_count"])
+            and one["first"] == system
+            and one["comparison_type"] in ("tfidf", "kneser_ney")
+        ]
+        return found[0] if found else None
+
+
+def in_points(*values: float, signed: bool = False) -> str:
+    """Return percentages with one digit, joined as the ends of an interval are."""
+    texts = [f"{value:+.1f}" if signed else f"{value:.1f}" for value in values]
+    return " to ".join("0.0" if text in ("+0.0", "-0.0") else text for text in texts).replace(
+        "-", "−"
     )
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_scores_and_differences_of_the_first_table_follow_from_the_results(name: str) -> None:
+    report = Report(name)
+    num_leads = 0
+    for decision in report.decisions:
+        row = report.find_row(decision)
+        standing = decision["use"]["standing"]
+        scores = report.seed_scores(decision, standing["system"])
+        low, high = 100 * standing["ci_low"], 100 * standing["ci_high"]
+        assert f"**{in_points(scores.mean())}** % ({in_points(low, high)})" in row
+        validation = report.seed_scores(decision, standing["system"], "validation")
+        assert (f"{in_points(validation.mean())} on validation" in row) == (len(validation) > 0)
+        lead = report.find_lead(decision)
+        if lead is not None:
+            first, second = (report.seed_scores(decision, lead[key]) for key in ("first", "second"))
+            ends = in_points(100 * lead["ci_low"], 100 * lead["ci_high"], signed=True)
+            points = in_points(first.mean() - second.mean(), signed=True)
+            assert f"**{points}** ({ends})" in row
+            assert len(first) == len(second) or len(second) == 1
+            num_leads += 1
+    assert num_leads > 0 and len(report.decisions) > 1
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_label_counts_and_gains_of_the_first_table_follow_from_the_results(name: str) -> None:
+    report = Report(name)
+    for decision in report.decisions:
+        row = report.find_row(decision)
+        task = decision["task"]
+        own = report.results.query("task == @task and split == 'test' and status == 'ok'")
+        own = own[own["label_count"].fillna("none") == decision["label_count"]]
+        assert own["train_examples"].max() == decision["train_examples"]
+        if decision["tuning_labels"] and not own["fold"].notna().any():
+            validation = report.results.query("task == @task and split == 'validation'")
+            assert validation["num_examples"].max() == decision["tuning_labels"]
+            assert f"+ {decision['tuning_labels']:,} for tuning" in row
+        if decision["unused_labels"]:
+            assert f"{decision['unused_labels']:,} more labelled items are available" in row
+        gain = decision["label_gain"]
+        if gain is not None and " it gained " in row:
+            (fewer,) = (
+                one
+                for one in report.decisions
+                if (one["task"], one["train_examples"]) == (task, gain["fewer"])
+            )
+            scores = [report.seed_scores(one, gain["system"]).mean() for one in (fewer, decision)]
+            ends = in_points(100 * gain["low"], 100 * gain["high"], signed=True)
+            points = in_points(scores[1] - scores[0])
+            assert f"to {gain['most']:,} labels it gained {points} points ({ends})" in row
