@@ -1,31 +1,68 @@
-"""The numbers of a committed report's first table are those of its results.
+"""The reports of real studies in reports/ follow from the results and predictions beside them."""
 
-Scores and differences are computed again from results.csv, without the code of the analysis.
-Intervals and counts are read from decisions.json and comparison.json.
-"""
-
-import json
+import re
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from lineage.analysis.records import System
 from lineage.answers.metrics import RANKING_METRICS
+from lineage.artifacts import read_json
+from lineage.report.evidence import EVIDENCE_DIR, rebuild_report
+from lineage.report.formatting import format_model, format_use
 from tests.helpers.checkout import ROOT
 
-REPORTS = sorted(path.parent.name for path in (ROOT / "reports").glob("*/comparison.md"))
+MAX_PAGE_BYTES = 1_000_000
+LABEL_CHART = re.compile("<title>[^<]*, scores with [^<]* labels: [^<]*</title>")
+REPORTS = sorted(path.parent for path in (ROOT / "reports").glob(f"*/{EVIDENCE_DIR}"))
 SYSTEM_COLUMNS = ("model", "init", "adapt_text", "transfer", "features", "head", "recipe")
 Decision = Mapping[str, Any]
+
+
+def read_decisions(folder: Path) -> list[tuple[Any, ...]]:
+    return [
+        (
+            one["task"],
+            one["label_count"],
+            one["system"],
+            pytest.approx(one["use"]["standing"]["mean"]),
+        )
+        for one in read_json(folder / "decisions.json")
+    ]
+
+
+def test_there_is_a_committed_report() -> None:
+    assert REPORTS
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda path: path.name)
+def test_a_committed_report_is_made_again_from_its_evidence(report: Path, tmp_path: Path) -> None:
+    shutil.copytree(report / EVIDENCE_DIR, tmp_path / EVIDENCE_DIR)
+    page = rebuild_report(tmp_path)
+    assert page.stat().st_size <= MAX_PAGE_BYTES
+    charts = LABEL_CHART.findall(page.read_text(encoding="utf-8"))
+    decisions = read_json(tmp_path / "decisions.json")
+    for decision in (one for one in decisions if one["label_count"] != "none"):
+        system = decision["use"]["standing"]["system"]
+        name = f"{format_model(system['model'])} {format_use(System(**system))}".strip()
+        assert any(name in chart for chart in charts), f"no label chart shows {name}"
+    assert read_decisions(tmp_path) == read_decisions(report)
+    made_again = (tmp_path / "comparison.md").read_text(encoding="utf-8")
+    assert made_again == (report / "comparison.md").read_text(encoding="utf-8"), (
+        "the committed page is older than the code; run `lineage report` on its folder"
+    )
 
 
 class Report:
     """The files of a committed report."""
 
-    def __init__(self, name: str) -> None:
-        folder = ROOT / "reports" / name
-        self.analysis: dict[str, Any] = json.loads((folder / "comparison.json").read_text())
-        self.decisions: list[Decision] = json.loads((folder / "decisions.json").read_text())
+    def __init__(self, folder: Path) -> None:
+        self.analysis: dict[str, Any] = read_json(folder / "comparison.json")
+        self.decisions: list[Decision] = read_json(folder / "decisions.json")
         page = (folder / "comparison.md").read_text()
         self.rows = page[page.index("| Task |") :].split("\n\n")[0].splitlines()
         table = pd.read_csv(folder / "results.csv", dtype={"label_count": str})
@@ -77,9 +114,10 @@ def in_points(*values: float, signed: bool = False) -> str:
     )
 
 
-@pytest.mark.parametrize("name", REPORTS)
-def test_scores_and_differences_of_the_first_table_follow_from_the_results(name: str) -> None:
-    report = Report(name)
+@pytest.mark.parametrize("folder", REPORTS, ids=lambda path: path.name)
+def test_scores_and_differences_of_the_first_table_follow_from_the_results(folder: Path) -> None:
+    """Scores are computed again from results.csv, without the code of the analysis."""
+    report = Report(folder)
     num_leads = 0
     for decision in report.decisions:
         row = report.find_row(decision)
@@ -100,9 +138,10 @@ def test_scores_and_differences_of_the_first_table_follow_from_the_results(name:
     assert num_leads > 0 and len(report.decisions) > 1
 
 
-@pytest.mark.parametrize("name", REPORTS)
-def test_label_counts_and_gains_of_the_first_table_follow_from_the_results(name: str) -> None:
-    report = Report(name)
+@pytest.mark.parametrize("folder", REPORTS, ids=lambda path: path.name)
+def test_label_counts_and_gains_of_the_first_table_follow_from_the_results(folder: Path) -> None:
+    """Scores are computed again from results.csv, without the code of the analysis."""
+    report = Report(folder)
     for decision in report.decisions:
         row = report.find_row(decision)
         task = decision["task"]
