@@ -208,7 +208,6 @@ def _rank(
     means_S = scores_SN.mean(axis=1)
     num_items = scores_SN.shape[1]
     task, extra_test_set = split_test_set(first.task)
-    largest = max_difference(first.metric)
     item_difference, max_freedom = _limits_of_items(candidates, scores_SN)
     intervals: Sequence[tuple[float | None, float | None]] = [(None, None)] * len(candidates)
     if num_items > 1:
@@ -224,8 +223,8 @@ def _rank(
         )
         intervals = _selected_intervals(candidates, scores_SN, sizes_N, draws_BS, comparisons)
     else:
-        unknown = BestComparison(-largest, largest, True, None, None)
-        comparisons = [unknown] * len(means_S)
+        largest = max_difference(first.metric)
+        comparisons = [BestComparison(-largest, largest, True, None, None)] * len(means_S)
     standings = []
     rows = zip(candidates, means_S, comparisons, intervals, strict=True)
     for cell, mean, comparison, (ci_low, ci_high) in rows:
