@@ -323,6 +323,47 @@ def embed(
 
 
 @app.command()
+def neighbours(
+    text: Annotated[str, typer.Argument(help="A text, such as 'They went to see the new play.'")],
+    word: Annotated[str, typer.Option(help="The word of the text to look for.")],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A model of this study, or MODEL@TASK for the model adapted to a task. May be "
+            "repeated. By default all models."
+        ),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Search the items of a task instead of the corpus.")
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option(help="The layer, from 0, the embeddings. By default all layers.")
+    ] = None,
+    count: Annotated[
+        int, typer.Option("-k", "--count", min=1, help="Neighbours of each model and layer.")
+    ] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the places where a word is used most like in a text, for each model and layer.
+
+    Static models, such as word2vec, list the most similar words.
+    """
+    from lineage.serving.neighbours import find_neighbours
+
+    print(
+        find_neighbours(
+            text,
+            word,
+            models=model or [],
+            task=task,
+            layer=layer,
+            num_neighbours=count,
+            as_json=as_json,
+        )
+    )
+
+
+@app.command()
 def serve(
     task: Annotated[str, typer.Option(help="A task of this study.")],
     system: Annotated[

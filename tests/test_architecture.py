@@ -40,6 +40,7 @@ COMMANDS_MAY_IMPORT = {
         "lineage.report.evidence",
         "lineage.serving.embed",
         "lineage.serving.export",
+        "lineage.serving.neighbours",
         "lineage.serving.predict",
         "lineage.serving.server",
     },
