@@ -16,6 +16,9 @@ import pandas as pd
 HELDOUT_TEST_SET = "held_unlabelled"
 # The trial of predictions of an intermediate checkpoint. No result row has it.
 INTERMEDIATE_TRIAL = "intermediate"
+# In the trial of predictions, before the number of the layer that gave them, or MIX_LAYER.
+LAYER_TRIAL = "layer "
+MIX_LAYER = "mix"  # of all layers, as the task has learned it
 NGRAM_STAGE = "ngram"  # the stage of the models that only count, and the stem of its files
 
 
@@ -153,7 +156,7 @@ COLUMN_DESCRIPTIONS = {
     "transfer": "The use of the model: frozen, finetuned, setfit (fine-tuned on pairs of texts) or "
     "zero_shot; none for baselines.",
     "features": "The layers that a head reads, such as scalar_mix; the window of a ceiling.",
-    "head": "The head on top: linear, bilstm, bilstm_crf, decoder or none.",
+    "head": "The head on top: linear, bilstm, bilstm_crf, decoder, layers (a probe of each layer) or none.",
     "recipe": "The fine-tuning techniques, joined by +; the parts of a translator; the layers of a "
     "BiLSTM probe.",
     "pretrain_seed": "The seed of pretraining; empty for baselines.",
@@ -162,7 +165,7 @@ COLUMN_DESCRIPTIONS = {
     "trial": "chosen: the hyperparameters that were best on validation; or the number of a trial, "
     "scored on validation only. A trial that lost early has the score of its best weights until "
     "then. In predictions also intermediate: an earlier checkpoint of the model, which no row "
-    "scores.",
+    "scores; and layer 0, layer 1, ...: a probe of that layer alone.",
     "label_count": "The number of labels, as in the grid: 100, all; none if nothing is trained.",
     "train_examples": "The number of training items that were used.",
     "task": "The key under `tasks` in params.yaml.",
@@ -172,12 +175,15 @@ COLUMN_DESCRIPTIONS = {
     "split": "The scored split: test or validation.",
     "group": "all, or the items of one value of the task's `group` column.",
     "item_filter": "all, or clean: without items that occur in the text the model has read.",
-    "layer": "The number of a layer that is scored alone, from the bottom; else none.",
+    "layer": "The number of a layer that is scored alone, from the bottom; mix for the learned mix beside "
+    "them; else none.",
     "text_share": "The share of the pretraining budget that an intermediate checkpoint has read.",
     "text_bytes": "The bytes of text that the model has read; empty if unknown, as for a public "
     "checkpoint.",
     "metric": "The metric, such as accuracy. The first of a task compares systems. unigrams_METRIC "
-    "beside a bag of words is the score of logistic regression on the same tokens.",
+    "beside a bag of words is the score of logistic regression on the same tokens. Of the probe of a layer: "
+    "selectivity, the share of words with the right tag less that of a random tag of each word, and "
+    "mix_weight, the layer's weight in the learned mix.",
     "value": "The value of the metric; empty unless the status is ok.",
     "num_examples": "The number of scored items.",
     "status": "ok, not_applicable or failed.",

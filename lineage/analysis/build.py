@@ -38,6 +38,7 @@ from lineage.analysis.convergence import list_controls, read_finetune_curves
 from lineage.analysis.ensembles import build_ensembles
 from lineage.analysis.groups import build_group_scores
 from lineage.analysis.labels import measure_label_gains
+from lineage.analysis.layers import build_layer_curves
 from lineage.analysis.literature import find_benchmark_scores
 from lineage.analysis.ngram import compare_with_ngrams
 from lineage.analysis.outside import list_outside_prices
@@ -139,6 +140,7 @@ def build_results(
         contamination=tuple(count_contaminated_items(contamination)),
         clean_scores=tuple(build_clean_scores(clean_rows, ranked_systems)),
         finetune_curves=tuple(read_finetune_curves(results_dir, grid)),
+        layer_curves=tuple(build_layer_curves(results_dir, grid, table, grid_tasks, split=split)),
         **_table_fields(results_dir, grid, grid_tasks, table, split=split),
         **_language_model_fields(results_dir, grid, table, comparisons, all_cells, split=split),
     )

@@ -222,7 +222,7 @@ def read_result_cells(
 
     Raises InputError if a file of predictions is missing.
     """
-    cells = _build_cells(table, split=split, tasks=tasks)
+    cells = build_cells(table, split=split, tasks=tasks)
     for predictions in read_predictions(results_dir, grid):
         add_predictions(cells, predictions, split=split)
     for predictions in ensemble_predictions:
@@ -231,7 +231,7 @@ def read_result_cells(
     return sorted(kept, key=lambda cell: _grid_order(cell, grid))
 
 
-def _build_cells(
+def build_cells(
     table: pd.DataFrame, *, split: str, tasks: Mapping[str, Task]
 ) -> dict[CellKey, ResultCell]:
     """Build cells from the rows of chosen trials; `add_predictions` adds the scores of items."""
@@ -486,7 +486,7 @@ def read_cell(
     names = task_stage_names(grid, base_task)
     rows = [read_table(results_dir / "rows" / f"{name}.parquet") for name in names]
     key = (*system_key(system), setting.task, setting.label_count)
-    cell = _build_cells(pd.concat(rows), split=split, tasks=tasks)[key]
+    cell = build_cells(pd.concat(rows), split=split, tasks=tasks)[key]
     for name in names:
         predictions = read_table(results_dir / "predictions" / f"{name}.parquet")
         add_predictions({key: cell}, predictions, split=split)

@@ -317,6 +317,54 @@ class TextCurve:
 
 
 @dataclass(frozen=True)
+class LayerScore:
+    """What a linear probe scores on one layer, a mean over seeds."""
+
+    layer: str  # its number from the bottom, or MIX_LAYER: the mix of all layers
+    mean: float
+    ci_low: float | None  # for other items and these seeds
+    ci_high: float | None
+    selectivity: float | None = None  # None: the task has no random tags
+    mix_weight: float | None = None  # in the mix that the task learned; None of the mix itself
+
+
+@dataclass(frozen=True)
+class LayerGain:
+    """How much better one layer is than another, and the verdict on it."""
+
+    gain: float
+    ci_low: float
+    ci_high: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class LayerCurve:
+    """The scores of the layers of a model on a task, with the most labels."""
+
+    task: str
+    kind: str
+    label_count: str
+    train_examples: int
+    metric: str
+    model: str
+    init: str  # pretrained or random
+    layers: tuple[LayerScore, ...]  # from the embeddings upwards
+    mix: LayerScore | None
+    # The top layer minus the lowest one above the embeddings; None if there are no two of these.
+    top_gain: LayerGain | None
+
+    @property
+    def center(self) -> float | None:
+        """The center of gravity of the mix (Tenney et al. 2019, section 3.2); None without one."""
+        weights = [one.mix_weight for one in self.layers]
+        known = [weight for weight in weights if weight is not None]
+        if len(known) < len(weights):
+            return None
+        return sum(layer * weight for layer, weight in enumerate(known)) / sum(known)
+
+
+@dataclass(frozen=True)
 class TrialCounts:
     """The fewest and the most configurations of one method that systems were tried with."""
 
@@ -662,6 +710,7 @@ class Analysis:
     equivalence_margin: float
     schema_version: int = SCHEMA_VERSION
     text_curves: tuple[TextCurve, ...] = ()  # empty without grid.text_shares
+    layer_curves: tuple[LayerCurve, ...] = ()  # empty without evaluate.layer_probe
     recipe_searches: tuple[RecipeSearch, ...] = ()  # of the models of grid.sweep
     outside_prices: tuple[OutsidePrice, ...] = ()
     chosen_trials: tuple[ChosenTrial, ...] = ()

@@ -290,7 +290,8 @@ def list_kept_systems(
     metric = context.task.info.ranking_metric
     values: dict[tuple[str, str], list[float]] = {}  # by label count and system
     for row in rows:
-        is_counted = row.split == "validation" and row.trial == "chosen" and row.group == "all"
+        is_whole = row.group == "all" and row.layer == "none"
+        is_counted = row.split == "validation" and row.trial == "chosen" and is_whole
         if is_counted and row.metric == metric and row.value is not None:
             name = system_name(row.model, row.init, row.transfer, row.head)
             values.setdefault((row.label_count, name), []).append(row.value)

@@ -23,6 +23,7 @@ from lineage.methods.trials import TriedMethod
 from lineage.results import (
     CURVE_COLUMNS,
     HELDOUT_TEST_SET,
+    LAYER_TRIAL,
     SEED_COLUMNS,
     UNIGRAM_PREFIX,
     UNKNOWN_TOKEN_METRIC,
@@ -66,6 +67,9 @@ def result_rows(
         undefined: set[str] = set()
         for group, items in groups:
             scope = _Scope(str(split), str(test_set), group=group, trial=str(trial))
+            if scope.trial.startswith(LAYER_TRIAL):
+                layer = scope.trial.removeprefix(LAYER_TRIAL)
+                scope = replace(scope, trial="chosen", layer=layer)
             yield from _metric_rows(context, run, items, scope, notes, undefined)
 
 
@@ -97,8 +101,9 @@ def _metric_rows(
         if method.is_baseline and metric in undefined:
             continue
         for column in ("prediction", *layer_columns):
-            layer = "none" if column == "prediction" else column.removeprefix(LAYER_PREFIX)
-            layer_scope = replace(scope, layer=layer)
+            layer_scope = scope
+            if column != "prediction":
+                layer_scope = replace(scope, layer=column.removeprefix(LAYER_PREFIX))
             value = method.score(context, metric, items, column)
             if np.isfinite(value):
                 yield _row(

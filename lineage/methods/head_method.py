@@ -51,11 +51,11 @@ class HeadMethod(TriedMethod):
         """
         context = subject.task_context
         chosen_trial = subject.chosen_trials.get(run.selection_key)
-        problem = _build_problem(context, run)
+        problem = build_problem(context, run)
         start = HeadStarter(subject, run, problem, resume_point)
 
         def predict_validation(head: FittedHead, trial: str) -> pd.DataFrame:
-            return _predict_part(context, run, head, problem, problem.validation, trial=trial)
+            return predict_part(context, run, head, problem, problem.validation, trial=trial)
 
         def score(predictions: pd.DataFrame) -> float:
             return context.kind.answer.score(context.task.info.ranking_metric, predictions)
@@ -75,7 +75,7 @@ class HeadMethod(TriedMethod):
         stopwatch = Stopwatch()
         scored = parts_of_run(context, run)[1:]
         for part in scored:
-            tables.append(_predict_part(context, run, head, problem, part, trial="chosen"))
+            tables.append(predict_part(context, run, head, problem, part, trial="chosen"))
         seconds_per_item = stopwatch.seconds / sum(len(part.rows_N) for part in scored)
         if isinstance(subject, EncoderUnderTest) and self.reads_frozen_features:
             seconds_per_item += subject.feature_seconds_per_item
@@ -146,7 +146,7 @@ class HeadStarter:
         return head
 
 
-def _build_problem(context: TaskContext, run: EvalRun) -> HeadProblem:
+def build_problem(context: TaskContext, run: EvalRun) -> HeadProblem:
     """Return the items that the head of a run learns from, and how its validation is scored."""
     train_rows = select_train_rows(context, run)
     train_items = context.task.splits["train"].iloc[train_rows]
@@ -181,7 +181,7 @@ def _check_finite(outputs_MK: np.ndarray, split: str) -> None:
         )
 
 
-def _predict_part(
+def predict_part(
     context: TaskContext,
     run: EvalRun,
     head: FittedHead,

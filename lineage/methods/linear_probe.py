@@ -126,11 +126,7 @@ class LinearProbeMethod(HeadMethod):
         )
 
     def _select(self, encoder: EncoderUnderTest, table: str, rows_N: np.ndarray) -> StoredFeatures:
-        rows_by_item = answer_rows(encoder.context.items[table])
-        features = self.stored_features(encoder)[table]
-        if len(rows_N) == len(rows_by_item):
-            return features
-        return features.select(np.concatenate([rows_by_item[i] for i in rows_N]))
+        return select_answers(encoder, self.stored_features(encoder), table, rows_N)
 
     def load_head(self, saved: SavedSystem) -> PredictItems:
         """Return the function that applies a kept probe to the features of items."""
@@ -147,6 +143,19 @@ class LinearProbeMethod(HeadMethod):
             return answer.postprocess(torch.cat(scores)), None
 
         return predict
+
+
+def select_answers(
+    encoder: EncoderUnderTest,
+    features: Mapping[str, StoredFeatures],
+    table: str,
+    rows_N: np.ndarray,
+) -> StoredFeatures:
+    """Return the features of all answers of some items of a table."""
+    rows_by_item = answer_rows(encoder.context.items[table])
+    if len(rows_N) == len(rows_by_item):
+        return features[table]
+    return features[table].select(np.concatenate([rows_by_item[i] for i in rows_N]))
 
 
 @dataclass(frozen=True)

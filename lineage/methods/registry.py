@@ -20,6 +20,7 @@ from lineage.methods.bilstm_probe import BilstmProbeMethod
 from lineage.methods.chance import ChanceMethod
 from lineage.methods.copying import CopyMethod
 from lineage.methods.finetuning import FinetuneMethod
+from lineage.methods.layer_probe import LayerProbeMethod
 from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.majority import MajorityMethod
 from lineage.methods.outside import OutsideMethod
@@ -43,6 +44,7 @@ class EvaluateSettings:
     finetune: FinetuneMethod
     setfit: SetfitMethod = field(default_factory=SetfitMethod)
     translation: TranslationMethod | None = None  # for families that have a translator
+    layer_probe: LayerProbeMethod | None = None  # only for models that have the block
 
     @property
     def methods(self) -> dict[str, Method]:
@@ -50,7 +52,8 @@ class EvaluateSettings:
         # A family without a translator has rows that say so.
         filled = replace(self, translation=self.translation or TranslationMethod())
         blocks = [getattr(filled, block.name) for block in fields(filled)]
-        methods: list[Method] = [block.complete(self.finetune) for block in blocks]
+        present = [block for block in blocks if block is not None]
+        methods: list[Method] = [block.complete(self.finetune) for block in present]
         return {method.name: method for method in (*methods, *UNTRAINED_METHODS)}
 
     def shorten(self) -> Self:

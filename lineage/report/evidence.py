@@ -27,7 +27,7 @@ from lineage.errors import InputError
 from lineage.report import page, publication, versions
 from lineage.report.provenance import Provenance
 from lineage.report.section import Refit, ReportData
-from lineage.results import INTERMEDIATE_TRIAL
+from lineage.results import INTERMEDIATE_TRIAL, LAYER_TRIAL
 from lineage.tasks.base import load_kind
 
 EVIDENCE_DIR = "evidence"  # in the folder of a report
@@ -130,6 +130,7 @@ def write_evidence(
         if path.parent.name == "predictions":
             table = artifacts.read_table(path)
             is_shown = table["trial"].isin(("chosen", INTERMEDIATE_TRIAL))
+            is_shown |= table["trial"].str.startswith(LAYER_TRIAL)
             artifacts.write_table(target, table[is_shown])
         else:
             shutil.copyfile(path, target)

@@ -30,6 +30,7 @@ SECTIONS = (
     "labels",
     "outside_systems",
     "text",
+    "layers",
     "quality_cost",
     "tasks",
     "todays_recipe",

@@ -59,6 +59,8 @@ def _model_records(params: Params, model: ModelConfig) -> dict[str, Record]:
     )
     if model.name not in params.grid.setfit_models:
         del evaluate["evaluate"]["setfit"]
+    if model.evaluate.layer_probe is None:
+        del evaluate["evaluate"]["layer_probe"]
     tokenizer = _as_tree(model.tokenizer) if model.tokenizer else "pretrained"
     tokenizer_record: Record = {
         "seed": params.seed,

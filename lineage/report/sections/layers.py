@@ -1,0 +1,172 @@
+"""What each layer of a model knows, by linear probes on single layers."""
+
+from collections.abc import Iterator, Sequence
+
+from lineage.analysis.records import Analysis, LayerCurve, LayerScore, group_by
+from lineage.report import charts
+from lineage.report.figures import LineSeries, choose_layout
+from lineage.report.formatting import (
+    NO_VALUE,
+    format_difference,
+    format_model,
+    format_percent,
+    format_range,
+    join_with_and,
+    metric_heading,
+)
+from lineage.report.section import (
+    Cell,
+    Columns,
+    Figure,
+    Figures,
+    Paragraph,
+    ReportData,
+    Row,
+    Section,
+    Table,
+    numbers,
+    small,
+)
+from lineage.report.styles import model_style
+
+FORM_METRIC = "token_accuracy"  # of tags of words, such as parts of speech
+READING = (
+    "A linear probe on each layer alone: 0 is the embeddings. Full lines are pretrained models, "
+    "dashed ones the same networks with random weights. Form is a tag of each word, such as its "
+    "part of speech; the other tasks are about meaning."
+)
+NOTE = (
+    "Intervals are for other test items. Selectivity: the share of words with the right tag, less "
+    "that of a tag drawn at random for each word (Hewitt and Liang 2019); a probe that learns by "
+    "heart has little. Mix: a probe on the weighted mean of all layers, whose center of gravity is "
+    "the mean layer by its weights (Tenney et al. 2019). Top - 1: the top layer minus the first "
+    "one above the embeddings, in points, for other seeds too and corrected (Holm)."
+)
+
+
+def build(report: ReportData) -> Section | None:
+    """Return a chart and a table for each task, and what they show of each model."""
+    analysis = report.analysis
+    if not analysis.layer_curves:
+        return None
+    by_task = group_by(analysis.layer_curves, lambda curve: curve.task)
+    sentences = [Paragraph(text, "strong") for text in describe_models(analysis)]
+    charts_by_task = [Figure(_draw(analysis, curves), "", task) for task, curves in by_task.items()]
+    figures = Figures(charts_by_task, choose_layout(len(by_task)), file="layers", only="html")
+    tables = [_build_table(task, curves) for task, curves in by_task.items()]
+    folded = Section(
+        "Scores of all layers", [Paragraph(NOTE, "note"), *tables], is_folded=True, only="html"
+    )
+    plain = [Paragraph(NOTE, "note", only="markdown")]
+    shown = [Section("", [table], only="markdown") for table in tables]
+    return Section(
+        "Where in the network does it sit?",
+        [figures, folded, *plain, *shown],
+        aside=(*sentences, Paragraph(READING, "note")),
+        anchor="layers",
+        link="Layers",
+    )
+
+
+def describe_models(analysis: Analysis) -> Iterator[str]:
+    """Say of each pretrained model whether lower layers carry form and upper ones meaning."""
+    pretrained = [one for one in analysis.layer_curves if one.init == "pretrained"]
+    open_models = []
+    for model, curves in group_by(pretrained, lambda one: one.model).items():
+        known = [one for one in curves if one.top_gain is not None]
+        lower = [one for one in known if _is_form(one) and _verdict(one) == "worse"]
+        upper = [one for one in known if not _is_form(one) and _verdict(one) == "better"]
+        name = format_model(model)
+        if lower and upper:
+            yield (
+                f"In {name} lower layers carry form and upper ones meaning: "
+                f"{_list_gains([*lower, *upper])}."
+            )
+        elif lower or upper:
+            what = (
+                "Form is read best from lower layers"
+                if lower
+                else "Meaning is read best from the top"
+            )
+            yield f"{what} of {name}: {_list_gains(lower or upper)}."
+        elif known:
+            open_models.append(name)
+    if open_models:
+        yield (
+            "That lower layers carry form and upper ones meaning is not shown for "
+            f"{join_with_and(open_models)}."
+        )
+
+
+def _is_form(curve: LayerCurve) -> bool:
+    return curve.metric == FORM_METRIC
+
+
+def _verdict(curve: LayerCurve) -> str:
+    return curve.top_gain.verdict if curve.top_gain is not None else ""
+
+
+def _list_gains(curves: Sequence[LayerCurve]) -> str:
+    return join_with_and([f"{one.task} {_format_gain(one)}" for one in curves])
+
+
+def _format_gain(curve: LayerCurve) -> str:
+    gain = curve.top_gain
+    if gain is None:
+        return NO_VALUE
+    return f"{format_difference(gain.gain)} ({format_range(gain.ci_low, gain.ci_high)})"
+
+
+def _draw(analysis: Analysis, curves: Sequence[LayerCurve]) -> str:
+    series = [
+        LineSeries(
+            format_model(curve.model),
+            model_style(analysis, curve.model),
+            [float(layer.layer) for layer in curve.layers],
+            [layer.mean for layer in curve.layers],
+            hollow=curve.init == "random",
+        )
+        for curve in curves
+    ]
+    first = curves[0]
+    return charts.draw_line_chart(
+        series,
+        title=first.task,
+        x_label="layer",
+        y_label=metric_heading(first.metric),
+        percent=True,
+    )
+
+
+def _build_table(task: str, curves: Sequence[LayerCurve]) -> Table:
+    most = max(len(curve.layers) for curve in curves)
+    columns: Columns = ["model", *numbers(*map(str, range(most)), "mix", "center", "top - 1")]
+    rows = []
+    for curve in curves:
+        name = format_model(curve.model)
+        is_random = curve.init == "random"
+        cells = [_score_cell(one) for one in curve.layers]
+        cells += [Cell(NO_VALUE)] * (most - len(cells))
+        cells.append(_score_cell(curve.mix) if curve.mix is not None else Cell(NO_VALUE))
+        center = curve.center
+        cells.append(Cell(NO_VALUE if center is None else f"{center:.1f}"))
+        gain = _format_gain(curve)
+        if curve.top_gain is not None:
+            gain = f"{gain}: {curve.top_gain.verdict}"
+        cells.append(Cell(gain))
+        rows.append(Row([f"{name}, random init" if is_random else name, *cells]))
+    heading = metric_heading(curves[0].metric)
+    return Table(
+        columns, rows, title=task, subtitle=f"{heading}, {curves[0].train_examples:,} labels"
+    )
+
+
+def _score_cell(score: LayerScore) -> Cell:
+    pieces = []
+    if score.ci_low is not None and score.ci_high is not None:
+        pieces += small(
+            f"{format_percent(score.ci_low)} to {format_percent(score.ci_high)}", "muted"
+        )
+    if score.selectivity is not None:
+        pieces += small(f"selectivity {format_percent(score.selectivity)}", "muted", plain=", {}")
+    return Cell(format_percent(score.mean), more=pieces)
