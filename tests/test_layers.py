@@ -76,7 +76,9 @@ def test_a_planted_effect_is_found_and_the_control_shows_none(tmp_path: Path) ->
     assert pretrained.top_gain.gain == pytest.approx(0.2, abs=0.03)
     assert control.top_gain is not None and control.top_gain.verdict != "better"
     (sentence,) = describe_models(analysis)
-    assert sentence.startswith("Meaning is read best from the top of GPT: sentiment +")
+    assert sentence.startswith(
+        "In GPT meaning is read better from the top than from layer 1: sentiment +"
+    )
 
 
 def test_without_an_effect_nothing_is_said_to_be_shown(tmp_path: Path) -> None:
@@ -93,7 +95,8 @@ def test_form_below_and_meaning_above_are_one_statement(tmp_path: Path) -> None:
     worse = replace(meaning.top_gain, gain=-0.1, ci_low=-0.15, ci_high=-0.05, verdict="worse")
     form = replace(meaning, task="tags", metric="token_accuracy", top_gain=worse)
     (sentence,) = describe_models(replace(analysis, layer_curves=(meaning, form, control)))
-    assert sentence.startswith("In GPT lower layers carry form and upper ones meaning: tags −10.0")
+    assert sentence.startswith("In GPT lower layers carry form and upper ones meaning. Points")
+    assert ": tags −10.0 (−15.0 to −5.0) and sentiment +" in sentence
 
 
 def test_layers_are_in_no_ranking_and_no_comparison(tmp_path: Path) -> None:
@@ -106,5 +109,5 @@ def test_layers_are_in_no_ranking_and_no_comparison(tmp_path: Path) -> None:
 def test_the_section_shows_each_layer_of_a_task(tmp_path: Path) -> None:
     analysis = analyze_layers(tmp_path, {"0": 0.5, "1": 0.6, "2": 0.8, "mix": 0.8})
     section = build(ReportData(analysis, []))
-    assert section is not None and section.title == "Where in the network does it sit?"
+    assert section is not None and section.title == "What does each layer know?"
     assert build(ReportData(replace(analysis, layer_curves=()), [])) is None

@@ -377,6 +377,8 @@ def draw_line_chart(
     x_scale = LinearScale(x_values[0], x_values[-1], CHART_LEFT + 8, right_edge - 8)
     y_scale = LinearScale(low - margin, high + margin, floor, CHART_TOP)
     x_ticks = choose_ticks(x_values[0], x_values[-1])
+    if all(float(x).is_integer() for x in x_values):  # such as layers, which have no halves
+        x_ticks = [tick for tick in x_ticks if float(tick).is_integer()]
     tick_positions = [(x_scale(value), value) for value in x_ticks]
 
     parts = [

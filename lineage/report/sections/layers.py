@@ -39,7 +39,7 @@ NOTE = (
     "Intervals are for other test items. Selectivity: the share of words with the right tag, less "
     "that of a tag drawn at random for each word (Hewitt and Liang 2019); a probe that learns by "
     "heart has little. Mix: a probe on the weighted mean of all layers, whose center of gravity is "
-    "the mean layer by its weights (Tenney et al. 2019). Top - 1: the top layer minus the first "
+    "the mean layer by its weights (Tenney et al. 2019). Top minus 1: the top layer minus the first "
     "one above the embeddings, in points, for other seeds too and corrected (Holm)."
 )
 
@@ -60,7 +60,7 @@ def build(report: ReportData) -> Section | None:
     plain = [Paragraph(NOTE, "note", only="markdown")]
     shown = [Section("", [table], only="markdown") for table in tables]
     return Section(
-        "Where in the network does it sit?",
+        "What does each layer know?",
         [figures, folded, *plain, *shown],
         aside=(*sentences, Paragraph(READING, "note")),
         anchor="layers",
@@ -79,16 +79,13 @@ def describe_models(analysis: Analysis) -> Iterator[str]:
         name = format_model(model)
         if lower and upper:
             yield (
-                f"In {name} lower layers carry form and upper ones meaning: "
-                f"{_list_gains([*lower, *upper])}."
+                f"In {name} lower layers carry form and upper ones meaning. Points of the top layer "
+                f"over layer 1: {_list_gains([*lower, *upper])}."
             )
-        elif lower or upper:
-            what = (
-                "Form is read best from lower layers"
-                if lower
-                else "Meaning is read best from the top"
-            )
-            yield f"{what} of {name}: {_list_gains(lower or upper)}."
+        elif lower:
+            yield f"In {name} form is read better from layer 1 than from the top: {_list_gains(lower)}."
+        elif upper:
+            yield f"In {name} meaning is read better from the top than from layer 1: {_list_gains(upper)}."
         elif known:
             open_models.append(name)
     if open_models:
@@ -140,25 +137,26 @@ def _draw(analysis: Analysis, curves: Sequence[LayerCurve]) -> str:
 
 def _build_table(task: str, curves: Sequence[LayerCurve]) -> Table:
     most = max(len(curve.layers) for curve in curves)
-    columns: Columns = ["model", *numbers(*map(str, range(most)), "mix", "center", "top - 1")]
+    columns: Columns = [
+        "model",
+        "top minus 1",
+        *numbers("center", *map(str, range(most)), "mix"),
+    ]
     rows = []
     for curve in curves:
         name = format_model(curve.model)
-        is_random = curve.init == "random"
-        cells = [_score_cell(one) for one in curve.layers]
-        cells += [Cell(NO_VALUE)] * (most - len(cells))
-        cells.append(_score_cell(curve.mix) if curve.mix is not None else Cell(NO_VALUE))
-        center = curve.center
-        cells.append(Cell(NO_VALUE if center is None else f"{center:.1f}"))
+        if curve.init == "random":
+            name += ", random init"
         gain = _format_gain(curve)
         if curve.top_gain is not None:
-            gain = f"{gain}: {curve.top_gain.verdict}"
-        cells.append(Cell(gain))
-        rows.append(Row([f"{name}, random init" if is_random else name, *cells]))
-    heading = metric_heading(curves[0].metric)
-    return Table(
-        columns, rows, title=task, subtitle=f"{heading}, {curves[0].train_examples:,} labels"
-    )
+            gain += f": {curve.top_gain.verdict}"
+        center = NO_VALUE if curve.center is None else f"{curve.center:.1f}"
+        scores = [_score_cell(one) for one in curve.layers]
+        scores += [Cell(NO_VALUE)] * (most - len(scores))
+        mix = Cell(NO_VALUE) if curve.mix is None else _score_cell(curve.mix)
+        rows.append(Row([name, gain, center, *scores, mix]))
+    heading = f"{metric_heading(curves[0].metric)}, {curves[0].train_examples:,} labels"
+    return Table(columns, rows, title=task, subtitle=heading)
 
 
 def _score_cell(score: LayerScore) -> Cell:
