@@ -126,7 +126,7 @@ def test_scores_and_differences_of_the_first_table_follow_from_the_results(folde
         low, high = 100 * standing["ci_low"], 100 * standing["ci_high"]
         assert f"**{in_points(scores.mean())}** % ({in_points(low, high)})" in row
         validation = report.seed_scores(decision, standing["system"], "validation")
-        assert (f"{in_points(validation.mean())} on validation" in row) == (len(validation) > 0)
+        assert (f"validation {in_points(validation.mean())}" in row) == (len(validation) > 0)
         lead = report.find_lead(decision)
         if lead is not None:
             first, second = (report.seed_scores(decision, lead[key]) for key in ("first", "second"))

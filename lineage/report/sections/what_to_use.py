@@ -183,7 +183,7 @@ def _score_cell(use: Standing, unit: str) -> Cell:
     if interval:
         pieces.append(Piece(interval, "interval", plain=" ({})"))
     if use.validation is not None:
-        validation = f"{format_percent(use.validation)} on validation"
+        validation = f"validation {format_percent(use.validation)}"
         pieces += small(validation, "muted", plain=", {}")
     return Cell(more=pieces)
 
