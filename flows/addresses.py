@@ -47,7 +47,7 @@ def prefect_home(study: Path) -> Path:
 
 
 def read_prefect_secret(study: Path) -> str:
-    """Return the secret of the Prefect servers of this study. Make it if there is none.
+    """Return the secret of the Prefect servers of this study, made if there is none.
 
     Only the user can read its file. Raises InputError if the file is damaged.
     """

@@ -1,7 +1,6 @@
 """Show the decision of a run in Prefect, and tell it if another system is recommended than before.
 
-These are extras: where the server is away or too old for them, a run prints a warning and ends as
-it would without them.
+Where the server is away or too old, a run prints a warning and ends as it would without them.
 """
 
 import json
@@ -36,10 +35,7 @@ def study_resource(study: Path) -> str:
 
 
 def announce_run(study: Path) -> None:
-    """Show what publish summarized: the artifacts `decision` and `scores`, and the event.
-
-    Call it in a flow run whose publish stage has run.
-    """
+    """Show what publish summarized: the artifacts `decision` and `scores`, and the event."""
     path = study / SUMMARY_FILE
     if not path.is_file():
         return

@@ -1,10 +1,8 @@
 """A bundle: stages of a study in one file, for a machine that no server reaches.
 
 It is a plain tar. The first member, bundle.json, lists the stages and the sha256 of every other
-member, each under its path in the study: the inputs of the stages, the results of those that have
-finished, and the resume state of one that was stopped. A bundle comes from somewhere else, so
-members that are not listed, that are no plain files, or that have other bytes are refused. Neither
-DVC nor Prefect is imported here.
+member, each under its path in the study. Members that are not listed, are no plain files, or have
+other bytes are refused. Neither DVC nor Prefect is imported here.
 """
 
 import contextlib
@@ -51,9 +49,8 @@ class BundledStage(StageRequest):
 
     command: str
     outputs: tuple[str, ...]  # paths in the study
-    inputs: dict[
-        str, Any
-    ]  # its entry of dvc.lock without outputs, and without inputs of the bundle
+    # The entry of dvc.lock, without outputs and without inputs that the bundle makes.
+    inputs: dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""Pack stages of a study into a bundle, and accept their results: `lineage bundle` and `accept`.
-
-Both run the stage `sources` first, as every run does, so that the study is compared as it is now.
-"""
+"""Pack stages of a study into a bundle, and accept their results: `lineage bundle` and `accept`."""
 
 import json
 import shutil
@@ -157,8 +154,7 @@ def _read_inputs(name: str, made: Collection[str], context: StageContext) -> dic
 def accept_bundle(root: Path, path: Path) -> str:
     """Put the results of a bundle into the study, as if its stages had run here.
 
-    Return lines for the user. Raises InputError, and changes nothing, if the study is not the one
-    that the bundle was made from.
+    Return lines for the user. Raises InputError, and changes nothing, if the study has changed.
     """
     open_study(root)
     bundle = read_bundle(path)
@@ -205,10 +201,7 @@ def _find_finished(path: Path, bundle: Bundle, nodes: Sequence[StageNode]) -> li
 def _check_unchanged(
     path: Path, bundle: Bundle, name: str, made: Collection[str], context: StageContext
 ) -> None:
-    """Raise InputError if a stage would read something else now than it has read.
-
-    What other stages of the bundle have made for it comes with the bundle.
-    """
+    """Raise InputError if a stage would read something else now than it has read."""
     (stage,) = [stage for stage in bundle.stages if stage.stage == name]
     now = _read_inputs(name, made, context)
     changes = list(list_changes(stage.inputs, now))
@@ -243,10 +236,7 @@ def _check_same_result(path: Path, bundle: Bundle, node: StageNode, root: Path) 
 
 
 def _put_in_place(node: StageNode, scratch: Path, context: StageContext) -> None:
-    """Move a stage's outputs into the study, and record them as DVC does after a run.
-
-    That is recorded last: until then a command that was killed does all of it again.
-    """
+    """Move a stage's outputs into the study, and record them as DVC does after a run."""
     root = context.root
     try:
         with context.repository.reserve(node.name):

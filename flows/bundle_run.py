@@ -1,7 +1,7 @@
 """Run the stages of a bundle on a machine that no server reaches: `lineage run-bundle`.
 
-The machine needs the package, and of its requirements only what the stages import: no DVC, Prefect,
-MLflow or git. When the time is up, a stage saves a resume point, which the next bundle holds.
+The machine needs of the package's requirements only what the stages import: no DVC, Prefect, MLflow
+or git. When the time is up, a stage saves a resume point, which the next bundle holds.
 """
 
 import contextlib
@@ -40,6 +40,7 @@ from flows.execute import (
     stage_file_name,
 )
 from flows.handover import check_package, prepare_scratch_study, remove, worker_home
+from flows.processes import repeat_in_background
 from flows.stage_process import start_server
 from lineage.errors import InputError
 from lineage.runtime.journal import (
@@ -70,8 +71,8 @@ class Kept(TypedDict):
 def run_bundle(path: Path, out: Path, *, minutes: float | None) -> int:
     """Run the stages that are left, for so many minutes, write a new bundle, and say how far it is.
 
-    Return the exit code: 0 if all stages have finished, 3 if the time is up, and else that of the
-    stage that failed. Raises InputError before anything runs.
+    Return the exit code: 0 all have finished, 3 the time is up, else that of the stage that failed.
+    Raises InputError before anything runs.
     """
     stop_event = threading.Event()
     with _stop_when(stop_event, minutes):
@@ -141,7 +142,7 @@ def _open_scratch_study(bundle: Bundle) -> Iterator[Path]:
 def _take_finished(bundle: Bundle, root: Path) -> Bundle:
     """Count stages as finished whose results are here, though no file could be written of them.
 
-    What they have read must be what the bundle has. All other outputs are removed.
+    All other outputs are removed.
     """
     kept: Kept = {"finished": [], "results": {}}
     with contextlib.suppress(FileNotFoundError, ValueError):
@@ -175,10 +176,7 @@ def _digest_results(stages: Sequence[BundledStage], root: Path) -> Digests:
 
 
 def _unpack_study(path: Path, bundle: Bundle, root: Path) -> None:
-    """Make a scratch study of the bundle's files.
-
-    Resume state that a killed process has left here after the bundle was written goes further.
-    """
+    """Make a scratch study of the bundle's files. Newer resume state that is here stays."""
     wanted = {**bundle.inputs, **bundle.results}
     for stage in bundle.unfinished():
         name = _resume_folder(stage)
@@ -234,10 +232,7 @@ def _run_stages(
 
 
 def _is_stop_requested(stop_event: threading.Event) -> bool:
-    """Return whether the stop is requested, or is so in a moment.
-
-    A scheduler of jobs may signal all processes, and a stage before this one.
-    """
+    """Return whether the stop is requested, or is so in a moment."""
     deadline = time.monotonic() + SIGNAL_SECONDS
     # Not stop_event.wait: the signal would set the event while this thread holds its lock.
     while not stop_event.is_set() and time.monotonic() < deadline:
@@ -278,27 +273,20 @@ def _find_journals(bundle: Bundle, root: Path) -> list[str]:
 @contextlib.contextmanager
 def _show_log(path: Path) -> Iterator[None]:
     """Print what a stage writes to its log, as it comes."""
-    has_ended = threading.Event()
 
-    def follow() -> None:
-        position = 0
-        is_last = False
-        while not is_last:
-            is_last = has_ended.wait(LOG_SECONDS)
-            with contextlib.suppress(FileNotFoundError), path.open(errors="replace") as stream:
-                stream.seek(position)
-                sys.stderr.write(stream.read())
-                sys.stderr.flush()
-                position = stream.tell()
+    position = 0
+
+    def show_new_lines() -> None:
+        nonlocal position
+        with contextlib.suppress(FileNotFoundError), path.open(errors="replace") as stream:
+            stream.seek(position)
+            sys.stderr.write(stream.read())
+            sys.stderr.flush()
+            position = stream.tell()
 
     path.unlink(missing_ok=True)
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
+    with repeat_in_background(show_new_lines, LOG_SECONDS):
         yield
-    finally:
-        has_ended.set()
-        thread.join()
 
 
 def _print_outcome(out: Path, bundle: Bundle, result: StageResult) -> int:

@@ -1,7 +1,6 @@
 """The `lineage` command. Each command is thin: it parses options and calls one function.
 
-All commands but `init` and `run-bundle` work on the study in the current folder. What a command
-needs is imported when it runs, since Prefect, DVC and torch take a second each.
+What a command needs is imported when it runs, since Prefect, DVC and torch take a second each.
 """
 
 import contextlib

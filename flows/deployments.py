@@ -156,10 +156,7 @@ def watch_lost_runs(*, sweep: bool) -> None:
 
 
 def workers_online(start_times: Mapping[str, datetime | None]) -> bool:
-    """Return whether each pool has a worker with a heartbeat, since its start time if one is given.
-
-    Earlier workers leave a record, and appear online for some seconds.
-    """
+    """Return whether each pool has a worker with a heartbeat, since its start time if given."""
     with get_client(sync_client=True) as client:
         for pool, start_time in start_times.items():
             heartbeats = [

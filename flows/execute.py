@@ -1,7 +1,6 @@
 """Run one stage, for the local scheduler, the Prefect flow and every worker.
 
-A stage's command runs in a process group of its own. All of it is signalled when it has to end:
-TERM, time for a last checkpoint, then KILL.
+A stage's command runs in a process group of its own, all of which is signalled when it has to end.
 """
 
 import os
@@ -123,13 +122,14 @@ def stage_file_name(name: str) -> str:
 def run_stage(name: str, *, context: StageContext, timeout_seconds: float) -> StageResult:
     """Bring one stage up to date. The stages that it depends on must be up to date already.
 
-    If the stage fails, the result says so, and nothing is raised. When interrupted, or when
-    `context.stop_event` is set, the whole process group has ended on return.
+    Nothing is raised if the stage fails. On return its whole process group has ended.
     """
     from flows.repository import RepositoryError, StoppedError  # imported here, as above
 
     start_time = time.monotonic()
-    log_file = _begin_log(context, name)
+    log_file = log_path(context.root, name)
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    log_file.write_text("")
     ended: CommandEnd
     try:
         known = context.repository.take_known_result(name)
@@ -158,22 +158,12 @@ def run_stage(name: str, *, context: StageContext, timeout_seconds: float) -> St
 def run_without_dvc(
     name: str, command: str, *, context: StageContext, timeout_seconds: float
 ) -> StageResult:
-    """Run the command of a stage whose inputs are in place, as `run_stage` does, and keep nothing.
-
-    The machine needs no DVC.
-    """
+    """Run the command of a stage whose inputs are in place, and keep nothing: without DVC."""
     start_time = time.monotonic()
-    log_file = _begin_log(context, name)
+    log_file = log_path(context.root, name)
     ended = _run(command, name, context=context, log_name=name, timeout_seconds=timeout_seconds)
     seconds = time.monotonic() - start_time
     return _make_result(name, ended, seconds, timeout_seconds=timeout_seconds, log_file=log_file)
-
-
-def _begin_log(context: StageContext, name: str) -> Path:
-    log_file = log_path(context.root, name)
-    log_file.parent.mkdir(parents=True, exist_ok=True)
-    log_file.write_text("")
-    return log_file
 
 
 def _make_result(

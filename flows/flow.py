@@ -45,8 +45,7 @@ def _name_flow_run() -> str:
 def run_study_flow(jobs: int | None = None, workers: bool = False, commit: bool = False) -> State:
     """Run every stale stage of the study in the current folder.
 
-    The state is Completed for the exit codes 0 and 3, and Failed otherwise, with the exit code as
-    result.
+    The state is Completed for the exit codes 0 and 3, else Failed; its result is the exit code.
     """
     state = _run_stages(jobs, workers, commit)
     _announce(state)
@@ -80,10 +79,9 @@ def _announce(state: State) -> None:
 
 
 def run_with_prefect(options: RunOptions) -> int:
-    """Run the flow in this process and return its exit code.
+    """Run the flow in this process and return its exit code, also if Prefect's server is gone.
 
-    The exit code is that of the run, also if Prefect's server is gone by then. Raises InputError,
-    also if the server fails before the run begins.
+    Raises InputError, also if the server fails before the run begins.
     """
     logging.raiseExceptions = False  # logs that Prefect cannot send are not worth a message each
     outcomes: list[State | BaseException] = []
@@ -138,10 +136,7 @@ def _say_prefect_is_gone(reason: str) -> None:
 
 
 def _exit_without_prefect(state: State | BaseException) -> None:
-    """End this process with the exit code of its run, although Prefect's client still waits.
-
-    The client would try each of its last requests for minutes.
-    """
+    """End this process with the exit code of its run: Prefect's client would wait for minutes."""
     exit_status = state.result(raise_on_failure=False) if isinstance(state, State) else 1
     _say_prefect_is_gone("no answer")
     sys.stdout.flush()

@@ -23,7 +23,8 @@ from flows.plan import (
     read_graph,
     read_stale_reasons,
 )
-from flows.rehearsal import forecast_study
+from flows.rehearsal import DVC_CONFIG, forecast_study
+from flows.scheduler import select_next
 from flows.study import check_places, is_running, open_study
 from lineage.config.params import read_params
 from lineage.errors import InputError
@@ -74,8 +75,8 @@ def simulate_run(
 ) -> RunForecast:
     """Run these stages in the scheduler's order, in thought.
 
-    A stage takes its own seconds and `overhead_seconds`. What a stage depends on is done already
-    if it is not among the nodes. `sources` runs alone, as what runs next depends on what it finds.
+    A stage takes its own seconds and `overhead_seconds`. `sources` runs alone, as what runs next
+    depends on what it finds.
     """
     waiting = {node.name: node for node in nodes}
     running: list[tuple[float, str]] = []  # a heap of when each stage ends
@@ -113,24 +114,15 @@ def _choose_stages(
         for node in waiting.values()
         if not any(name in waiting or name in running for name in node.upstream)
     ]
-    gpu_is_free = not any(node.pool == "gpu" for node in running.values())
-    chosen: list[StageNode] = []
-    for node in in_run_order(ready):
-        needs_gpu = exclusive_gpu and node.pool == "gpu"
-        if len(running) + len(chosen) >= jobs:
-            break
-        if needs_gpu and not gpu_is_free:
-            continue
-        gpu_is_free = gpu_is_free and not needs_gpu
-        chosen.append(node)
-    return chosen
+    return select_next(
+        in_run_order(ready), [*running.values()], jobs=jobs, exclusive_gpu=exclusive_gpu
+    )
 
 
 def measure_overhead(num_stages: int, *, jobs: int, threads: int = 1) -> float:
     """Return the seconds that a stage takes besides its work, in a study of so many stages.
 
-    Stages without work run as stages do: through DVC, with the server of a run, `jobs` at a time,
-    since they wait for DVC's lock. They take longer where dvc.lock is long.
+    Stages without work run as stages do: through DVC, whose lock they wait for, `jobs` at a time.
     """
     with scratch_folder() as root:
         names = _write_empty_study(root, num_stages, num_empty=1 + EMPTY_STAGES_PER_JOB * jobs)
@@ -157,7 +149,7 @@ def _write_empty_study(root: Path, num_stages: int, *, num_empty: int) -> list[s
     Its dvc.lock is as long as that of `num_stages` stages that have run.
     """
     (root / ".dvc").mkdir()
-    (root / ".dvc" / "config").write_text("[core]\n    no_scm = True\n    analytics = false\n")
+    (root / ".dvc" / "config").write_text(DVC_CONFIG)
     (root / "params.yaml").write_text("{}\n")
     numbers = ", ".join(str(number) for number in range(num_empty))
     command = "python -m lineage.forecast.empty_stage"
@@ -251,8 +243,7 @@ def check_and_forecast(
 ) -> bool:
     """Check all parameters and data of a study, and print the forecast of its next run.
 
-    Return whether the run fits into `minutes`; print what would if it does not. Raises InputError
-    for what a run would refuse.
+    Return whether the run fits into `minutes`. Raises InputError for what a run would refuse.
     """
     open_study(root)
     check_places(root)
@@ -309,10 +300,7 @@ def check_and_forecast(
 
 
 def check_free_space(root: Path, cache: Path, disk_bytes: int) -> None:
-    """Raise InputError if the outputs of a run do not fit on the disk, with their copies.
-
-    The study and DVC's cache may lie on different disks.
-    """
+    """Raise InputError if the outputs of a run do not fit on the study's and the cache's disks."""
     needed: dict[int, tuple[Path, int]] = {}
     for place in (root, cache):
         folder = find_existing_folder(place.absolute())

@@ -1,8 +1,7 @@
 """Hand a stage over to another machine: what it gets, how it checks that, and where it runs it.
 
 A Prefect worker gets a stage through its server and the DVC remote (`flows.workers`); a machine
-that no server reaches gets it as a file (`flows.bundle`). Neither DVC nor Prefect is imported here,
-since the latter machine may have little more than torch.
+that no server reaches gets it as a file (`flows.bundle`). Neither DVC nor Prefect is imported here.
 """
 
 import contextlib
@@ -109,10 +108,7 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def _claim_slot(home: Path) -> Iterator[Path]:
-    """Yield the first folder that no other stage uses on this machine.
-
-    A worker that runs several stages at a time needs several folders.
-    """
+    """Yield the first folder that no other stage uses on this machine."""
     number = 0
     while True:
         folder = home / str(number)

@@ -1,8 +1,7 @@
 """Find outputs whose bytes are no longer those that a stage wrote, and remove them.
 
 DVC trusts an output whose size and time have not changed, and any file of its cache that is
-read-only. A disk that loses a bit changes neither, so DVC would serve the damaged file. Here every
-byte is read, and compared with the digests in dvc.lock.
+read-only. Here every byte is read, and compared with the digests in dvc.lock.
 """
 
 import hashlib
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from flows.plan import FIRST_STAGE, Reasons, read_lock_entries
-from lineage.runtime.provenance import LockEntry
 
 HASH_NAME = "md5"  # of outputs; entries of DVC 2 have another one, and are left to DVC
 FOLDER_SUFFIX = ".dir"  # of the digest of a folder, which is that of its listing
@@ -42,8 +40,8 @@ def remove_damaged_outputs(
     """Remove damaged files of all stages from the study, and their copies in the cache if damaged.
 
     Return the damaged outputs by stage. Outputs that DVC itself finds changed, according to
-    `reasons`, are left to it: their stage may be running. With `check_cache`, the copies of intact
-    files are read too, and damaged ones are replaced.
+    `reasons`, are left to it. With `check_cache`, the copies of intact files are read, and replaced
+    if damaged.
     """
     entries = read_lock_entries(root, [name for name in reasons if name != FIRST_STAGE])
     damaged: dict[str, list[str]] = {}
@@ -54,7 +52,7 @@ def remove_damaged_outputs(
             for output in entry.get("outs", ())
             if not any(reason.startswith(f"output {output['path']} ") for reason in changed)
         ]
-        found = _remove_damaged_files(root, cache, outputs, check_cache=check_cache)
+        found = remove_damaged_files(root, cache, outputs, check_cache=check_cache)
         if found:
             damaged[name] = found
     return damaged
@@ -63,8 +61,7 @@ def remove_damaged_outputs(
 def remove_cut_records(cache: Path) -> None:
     """Remove records of finished stages that a power cut has left empty, or without their outputs.
 
-    DVC finds them by the inputs of a stage, and the stage would fail each time; also if their
-    folder is empty. The lock of the cache must be held.
+    DVC finds them by the inputs of a stage, which would fail each time. Hold the lock of the cache.
     """
     for folder in (cache.parent.parent / RUN_CACHE).glob("*/*"):
         for path in folder.iterdir():
@@ -73,14 +70,6 @@ def remove_cut_records(cache: Path) -> None:
                 path.unlink(missing_ok=True)
         if not any(folder.iterdir()):
             folder.rmdir()
-
-
-def remove_damaged_result(root: Path, cache: Path, entry: LockEntry) -> list[str]:
-    """Remove the damaged files of a result that has come from the cache, there too.
-
-    Return the damaged outputs.
-    """
-    return _remove_damaged_files(root, cache, entry.get("outs", ()), check_cache=False)
 
 
 def describe_damage(stage: str, outputs: Sequence[str]) -> str:
@@ -92,9 +81,13 @@ def describe_damage(stage: str, outputs: Sequence[str]) -> str:
     )
 
 
-def _remove_damaged_files(
+def remove_damaged_files(
     root: Path, cache: Path, outputs: Sequence[Mapping[str, Any]], *, check_cache: bool
 ) -> list[str]:
+    """Remove the damaged files of these outputs, and their copies in the cache if damaged.
+
+    Return the damaged outputs.
+    """
     damaged: list[str] = []
     files: list[_StoredFile] = []
     for output in outputs:

@@ -22,7 +22,7 @@ YAML_ANCHOR = re.compile(r"[:-] [&*]")  # names of nodes are valid in the whole 
 def write_lock_entry(root: Path, name: str, entry: Mapping[str, Any]) -> bool:
     """Replace or add a stage's entry; return False if the file is not as DVC writes it.
 
-    DVC's lock must be held. A process that is killed leaves the old file or the new one.
+    Hold DVC's lock. A process that is killed leaves the old file or the new one.
     """
     path = root / LOCK_FILE
     if path.is_symlink():

@@ -23,10 +23,7 @@ def read_threads(root: Path) -> int:
 
 
 def default_jobs(threads: int) -> int:
-    """Return how many stages of `threads` threads may run at a time.
-
-    The cores and the memory that this process may use, also in a container, must be enough.
-    """
+    """Return how many stages of `threads` threads may run at a time."""
     cores: float = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))

@@ -1,7 +1,4 @@
-"""Draft a new study from the user's files and the options of `lineage init`.
-
-Nothing is written. Whatever is wrong is an InputError that names the option.
-"""
+"""Draft a new study from the user's files and the options of `lineage init`. Nothing is written."""
 
 import contextlib
 import difflib
@@ -57,11 +54,10 @@ def draft_study(
 
     Options name files by paths, folders or globs, relative to the current folder:
     `corpus`: PATTERN[,text=COLUMN]
-    `tasks`: NAME=PATTERN[,KEY=VALUE ...], where a key is validation, test or unlabelled (more
-    files), text (twice for two texts), label (columns; with words and tags, text names the words)
-    or kind. An example: queue=train.csv,test=test.csv,text=body,label=queue
-    `public_model`: the folder of a public checkpoint. Without it, one in the Hub's cache
-    is proposed.
+    `tasks`: NAME=PATTERN[,KEY=VALUE ...], such as
+    queue=train.csv,test=test.csv,text=body,label=queue; the keys are TASK_KEYS.
+    `public_model`: the folder of a public checkpoint; by default one in the Hub's cache is
+    proposed.
     """
     if not corpus:
         raise InputError(

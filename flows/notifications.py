@@ -1,7 +1,6 @@
 """Notify of scheduled runs by webhook: runs that fail, that are late, and other decisions.
 
-Prefect's server calls the webhook, by automations. The address is kept in a block of Prefect, which
-encrypts it: addresses of chat services hold a secret.
+Prefect's server calls the webhook. Prefect encrypts its address, which holds a secret.
 """
 
 import contextlib
@@ -42,8 +41,7 @@ def check_webhook(address: str) -> None:
 def set_notifications(study: Path, deployment_id: UUID, address: str) -> None:
     """Call the webhook when a scheduled run fails or is late, and when the decision changes.
 
-    It gets a POST with `{"text": ...}`, as chat services take it. Earlier notifications of the
-    study are replaced.
+    It gets a POST with `{"text": ...}`. Earlier notifications of the study are replaced.
     """
     remove_notifications(study)
     block = Webhook(

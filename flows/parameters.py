@@ -10,10 +10,7 @@ from lineage.runtime.provenance import SOURCES_DIR
 
 
 def check_parameters(root: Path) -> None:
-    """Raise InputError if params.yaml is wrong, unless `sources` has checked the same file already.
-
-    Another process reads it, since that imports torch.
-    """
+    """Raise InputError if params.yaml is wrong, unless `sources` has checked the same file already."""
     if not params_have_changed(root):
         return
     answer = subprocess.run(

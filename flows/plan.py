@@ -121,7 +121,7 @@ def in_run_order(ready: Iterable[StageNode]) -> list[StageNode]:
     """Return stages that could begin now in the order in which they are to begin.
 
     The longest remaining path comes first. Of equal paths, a branch that is under way is finished
-    before another is begun: otherwise its last stages would run alone at the end.
+    before another is begun.
     """
     return sorted(ready, key=lambda node: (-node.downstream_depth, -node.upstream_depth))
 
@@ -170,10 +170,7 @@ def init_dvc(root: Path) -> None:
 
 
 def let_dvc_use_git(root: Path, *, has_git: bool) -> None:
-    """Let DVC compare versions if a study is in a git repository; without one DVC must not try.
-
-    Raises InputError for settings that DVC cannot read.
-    """
+    """Let DVC compare versions if a study is in a git repository; without one DVC must not try."""
     try:
         config = Config(str(root / Repo.DVC_DIR))
     except DvcException as error:
@@ -193,8 +190,7 @@ def set_cache_folder(root: Path, folder: Path) -> None:
 def _edit_settings(root: Path, name: str) -> Iterator[dict[str, dict[str, Any]]]:
     """Yield the sections of a file of DVC's settings, and write it when the block has ended.
 
-    DVC itself writes ASCII only, into a file that it has emptied: a path with other letters lost
-    the passwords in it.
+    DVC itself writes ASCII only, into a file that it has emptied.
     """
     path = (root / Repo.DVC_DIR / name).resolve()
     settings = ConfigObj(str(path), encoding="utf-8")
@@ -387,10 +383,7 @@ def _changed_parameters(stage: PipelineStage) -> Iterator[str]:
 
 
 def list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how a stage's command, inputs and parameters differ between two entries of dvc.lock.
-
-    The words are those of `list_stale_reasons`.
-    """
+    """Yield how a stage's command, inputs and parameters differ between two entries of dvc.lock."""
     if before.get("cmd") != now.get("cmd"):
         yield "command changed"
     inputs = [{item.get("path"): item for item in entry.get("deps", ())} for entry in (before, now)]

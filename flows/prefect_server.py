@@ -1,8 +1,7 @@
 """Serve Prefect's API and pages: `python -m flows.prefect_server HOST PORT [PARENT]`.
 
-Prefect's own command answers to every name of the machine. A page in a browser could give its own
-name to this machine, and would then be of the same origin as the server. With the id of a parent
-process, the server ends when that process does.
+Prefect's own command answers to every name of the machine, also one that a page in a browser has
+given to it. With the id of a parent process, the server ends when that process does.
 """
 
 import os

@@ -8,8 +8,9 @@ import contextlib
 import json
 import os
 import signal
+import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -30,6 +31,26 @@ def environment_variables(variables: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextlib.contextmanager
+def repeat_in_background(action: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call a function every so many seconds while the block lasts, and once at its end."""
+    has_ended = threading.Event()
+
+    def repeat() -> None:
+        is_last = False
+        while not is_last:
+            is_last = has_ended.wait(seconds)
+            action()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
 
 
 def read_server_entry(path: Path) -> tuple[int, int] | None:
@@ -109,10 +130,7 @@ def terminate_process_group(group: int, *, grace_seconds: float = GRACE_SECONDS)
 
 
 def _has_living_member(group: int) -> bool:
-    """Return whether a process of the group is alive.
-
-    A dead one that nobody has waited for does not count.
-    """
+    """Return whether a process of the group is alive."""
     for process in psutil.process_iter(["status"]):
         try:
             in_group = os.getpgid(process.pid) == group

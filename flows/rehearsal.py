@@ -10,11 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.execute import StageContext, StageResult, log_path, stages_lock_path
+from flows.execute import StageContext, StageResult, log_path, run_without_dvc
 from flows.machine import start_stage_server
 from flows.plan import FIRST_STAGE, StageNode, read_graph
 from flows.scheduler import run_stages
-from flows.stage_process import Command, run_command
 from lineage.config.params import Params
 from lineage.errors import InputError
 from lineage.forecast.records import StageForecast, StudyForecast
@@ -44,11 +43,10 @@ def forecast_study(
     jobs: int,
     on_progress: Callable[[float, str], None] = lambda done, note: None,
 ) -> StudyForecast:
-    """Return the forecast of each of the nodes, from a rehearsal on this machine.
+    """Return the forecast of each of the nodes, from a rehearsal on this machine of what they need.
 
-    Only the nodes and what they need are rehearsed. `jobs` stages run at a time, in the study and
-    in the rehearsal. The data were checked. The forecast is for the stages' own work, without what
-    DVC and the scheduler add. Raises InputError.
+    `jobs` stages run at a time, in the study and in the rehearsal. The data were checked. The
+    forecast is for the stages' own work, without DVC and the scheduler. Raises InputError.
     """
     known = {}
     for node in nodes:
@@ -62,7 +60,7 @@ def forecast_study(
     with scratch_folder() as root:
         _write_scratch_study(root, study)
         runner = _Runner.start(root, data_root, params.threads)
-        runner.run(StageNode(FIRST_STAGE, "python -m stages.sources", (), "local", 0, False, 1))
+        runner.run(StageNode(FIRST_STAGE, "python -m stages.sources", (), "local", 1e6, False, 1))
         rehearsal = prepare_rehearsal(params, data_root, root)
         needed = {rehearsal.find_stage(name) for name in names}
         small_nodes = _with_upstream(needed, read_graph(root))
@@ -119,23 +117,16 @@ class _Runner:
 
     def run(self, node: StageNode) -> StageResult:
         """Run one stage. Raises InputError if it fails: the forecast cannot be made then."""
-        root = self.context.root
-        log = log_path(root, node.name).absolute()
-        command = Command(
-            node.command,
-            root,
-            self.context.child_environment(node.name),
-            log=log,
-            lock=stages_lock_path(root),
+        result = run_without_dvc(
+            node.name, node.command, context=self.context, timeout_seconds=node.timeout_seconds
         )
-        ended = run_command(
-            command, stop_event=self.context.stop_event, timeout_seconds=node.timeout_seconds or 1e6
-        )
-        if ended != 0:
-            lines = log.read_text(errors="replace").split("\n")
-            message = next((line for line in reversed(lines) if line.strip()), f"ended: {ended}")
+        if not result.succeeded:
+            log = log_path(self.context.root, node.name).read_text(errors="replace")
+            message = next(
+                (line for line in reversed(log.split("\n")) if line.strip()), result.message
+            )
             raise InputError(f"forecast of {node.name}: {message.removeprefix(node.name + ': ')}")
-        return StageResult(node.name, "ran")
+        return result
 
     def run_all(
         self,

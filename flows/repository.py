@@ -1,7 +1,6 @@
 """Keep the results of stages as `dvc repro` does, in one process that holds DVC's repository open.
 
-`dvc repro -s NAME` starts Python and reads dvc.yaml and dvc.lock for each stage. Here they are read
-once, and what DVC does before and after a stage's command is asked of its own stage objects.
+`dvc repro -s NAME` starts Python and reads dvc.yaml and dvc.lock for each stage.
 """
 
 import contextlib
@@ -66,7 +65,7 @@ class StudyRepository:
     def read_inputs(self, name: str) -> dict[str, Any]:
         """Return what dvc.lock would say about a stage's command, inputs and parameters now.
 
-        An input that is missing has no digest. Raises RepositoryError and StoppedError.
+        Raises RepositoryError and StoppedError.
         """
         with self._use_dvc():
             stage = self._stages[name].reload()  # an object of its own: the inputs are noted in it
@@ -77,8 +76,8 @@ class StudyRepository:
     def take_known_result(self, name: str, *, pull: bool = False) -> Literal["fresh", "cached", ""]:
         """Return "fresh" if a stage need not run, or "cached" if its result came from the cache.
 
-        Otherwise its outputs are removed, and its inputs are noted. With `pull`, results may come
-        from the DVC remote. Raises RepositoryError and StoppedError.
+        Otherwise its outputs are removed. With `pull`, results may come from the DVC remote. Raises
+        RepositoryError and StoppedError.
         """
         with self._use_dvc(alone=not pull):
             stage = self._load_stage(name)
@@ -104,10 +103,7 @@ class StudyRepository:
 
     @contextlib.contextmanager
     def reserve(self, name: str) -> Iterator[None]:
-        """Keep DVC commands of the user's away from a stage's files while its command runs.
-
-        Raises RepositoryError if such a command uses them.
-        """
+        """Keep DVC commands of the user's away from a stage's files. Raises RepositoryError."""
         stage = self._stages[name]
         lock = rwlock(
             self._repo.tmp_dir,
@@ -146,8 +142,7 @@ class StudyRepository:
     def _use_dvc(self, *, alone: bool = True) -> Iterator[None]:
         """Hold DVC's lock of the study and, to be alone in the cache, ours of the cache.
 
-        DVC shows other studies that share its cache files that are not complete: outputs that it
-        tries to clone, and records of runs.
+        DVC shows other studies that share its cache files that are not complete.
         """
         with self._turn, _as_repository_errors(), contextlib.ExitStack() as exit_stack:
             self._wait_for(self._repo.lock.lock)

@@ -1,8 +1,7 @@
 """Carry the resume state of a stage from worker to worker, through the DVC remote.
 
-A stage keeps it in a folder of the worker's scratch study. While the stage runs, that folder is
-copied to the remote every few minutes, as one file. If the worker is lost, another one goes on from
-there. This only saves work: whatever fails here, the stage goes on without it.
+While the stage runs, its folder is copied to the remote every few minutes, as one file. This only
+saves work: whatever fails here, the stage goes on without it.
 """
 
 import contextlib
@@ -11,13 +10,13 @@ import shutil
 import sys
 import tarfile
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from flows.execute import stage_file_name
 from flows.plan import open_remote
+from flows.processes import repeat_in_background
 from lineage.runtime.settings import STATE_DIR
 
 SAVE_VARIABLE = "LINEAGE_RESUME_SECONDS"
@@ -40,10 +39,7 @@ class ResumePoints:
         self.is_in_remote = False  # as far as this worker has seen
 
     def restore(self) -> None:
-        """Take the state from the remote, if there is any and it is newer than what is here.
-
-        The stage deletes it if it belongs to other inputs.
-        """
+        """Take the state from the remote, if there is any and it is newer than what is here."""
         with (
             _continue_after_errors("its resume state was not fetched"),
             self._scratch_folder() as scratch,
@@ -66,27 +62,18 @@ class ResumePoints:
     def copy_in_background(self) -> Iterator[None]:
         """Copy new state to the remote every few minutes, and when the block ends."""
         seconds = float(os.environ.get(SAVE_VARIABLE, SAVE_SECONDS))
-        has_ended = threading.Event()
-        at_start = list_files(self.folder)
+        copied = list_files(self.folder)
 
-        def copy_until_the_end() -> None:
-            copied = at_start
-            is_last = False
-            while not is_last:
-                is_last = has_ended.wait(seconds)
-                found = list_files(self.folder)  # empty once the stage has ended well
-                if found and found != copied:
-                    with _continue_after_errors("its resume state was not copied"):
-                        self._copy()
-                        copied = found
+        def copy_if_new() -> None:
+            nonlocal copied
+            found = list_files(self.folder)  # empty once the stage has ended well
+            if found and found != copied:
+                with _continue_after_errors("its resume state was not copied"):
+                    self._copy()
+                    copied = found
 
-        thread = threading.Thread(target=copy_until_the_end, daemon=True)
-        thread.start()
-        try:
+        with repeat_in_background(copy_if_new, seconds):
             yield
-        finally:
-            has_ended.set()
-            thread.join()
 
     def remove(self) -> None:
         """Remove the state from the remote, once the stage has ended well."""

@@ -226,10 +226,7 @@ def _check_outputs(
 
 
 def _end_mlflow_run(context: StageContext, results: dict[str, StageResult] | None) -> None:
-    """End the parent run in MLflow if publish does not.
-
-    That is if a stage has failed or, without results, if the run was stopped.
-    """
+    """End the parent run in MLflow if publish does not: a stage failed, or the run was stopped."""
     if results is not None:
         publish = results.get(LAST_STAGE)
         if publish is not None and publish.succeeded:

@@ -17,7 +17,7 @@ from flows.execute import (
     run_dvc,
     run_stage,
 )
-from flows.integrity import describe_damage, remove_damaged_result
+from flows.integrity import describe_damage, remove_damaged_files
 from flows.plan import StageNode, read_default_remote, uses_cuda
 from flows.scheduler import StageRunner
 from lineage.errors import InputError
@@ -99,7 +99,9 @@ def _check_cached_results(run: StageRunner, context: StageContext, cache: Path) 
             damaged: list[str] = []
             if result.outcome == "cached":
                 entry = read_lock_entry(context.root, result.name)
-                damaged = remove_damaged_result(context.root, cache, entry)
+                damaged = remove_damaged_files(
+                    context.root, cache, entry.get("outs", ()), check_cache=False
+                )
             if not damaged:
                 break
             damaged_before = damaged_before or damaged
@@ -120,10 +122,7 @@ def _check_cached_results(run: StageRunner, context: StageContext, cache: Path) 
 
 
 def fetch_result(name: str, context: StageContext) -> None:
-    """Bring a result from the DVC remote into the cache, if there is one that has it.
-
-    Otherwise the stage runs again.
-    """
+    """Bring a result from the DVC remote into the cache, if there is one that has it."""
     with contextlib.suppress(InputError, DvcError):
         if read_default_remote(context.root) is not None:
             run_dvc("fetch", name, context=context, name=name)

@@ -37,10 +37,9 @@ def run_stages(
 ) -> dict[str, StageResult]:
     """Return every stage's result by name, including those that are `completed` already.
 
-    A failed stage blocks the stages that depend on it; the others go on. `run` is not called for a
-    fresh stage: one that has no reason to run and depends on fresh stages only. With
-    `exclusive_gpu`, stages that may use a GPU run one at a time. On an interruption `stop_event` is
-    set, the running stages end, and the interruption is raised again.
+    A failed stage blocks the stages that depend on it. `run` is not called for a fresh stage: one
+    that has no reason to run and depends on fresh stages only. With `exclusive_gpu`, stages that
+    may use a GPU run one at a time. On an interruption `stop_event` is set, and it is raised again.
     """
     results: dict[str, StageResult] = dict(completed or {})
     waiting = {node.name: node for node in nodes}
@@ -56,8 +55,13 @@ def run_stages(
                 for result in _take_without_running(waiting, results, reasons=reasons):
                     results[result.name] = result
                     callback.on_stage_end(result)
-                for node in _select_next(
-                    _ready_stages(waiting, results),
+                ready = [
+                    node
+                    for node in waiting.values()
+                    if all(name in results for name in node.upstream)
+                ]
+                for node in select_next(
+                    in_run_order(ready),
                     [*running.values()],
                     jobs=jobs,
                     exclusive_gpu=exclusive_gpu,
@@ -87,7 +91,7 @@ def _take_without_running(
 ) -> Iterator[StageResult]:
     """Remove the stages that need not run, or cannot, from `waiting`.
 
-    They are yielded one by one: the caller adds each to `results`, which may decide further stages.
+    The caller adds each result to `results`, which may decide further stages.
     """
     for node in [*waiting.values()]:  # each comes after the stages that it depends on
         if all(name in results for name in node.upstream):
@@ -114,16 +118,7 @@ def _result_without_running(
     return None
 
 
-def _ready_stages(
-    waiting: Mapping[str, StageNode], results: Mapping[str, StageResult]
-) -> list[StageNode]:
-    """Return the stages whose upstream stages have ended, in the order in which they begin."""
-    return in_run_order(
-        node for node in waiting.values() if all(name in results for name in node.upstream)
-    )
-
-
-def _select_next(
+def select_next(
     ready: Sequence[StageNode],
     running: Sequence[StageNode],
     *,
@@ -145,10 +140,7 @@ def _select_next(
 
 
 def count_failed_results(root: Path) -> int:
-    """Count the rows of reports/results.csv whose status is failed.
-
-    A failed trial counts only if it was chosen: otherwise another trial has a value.
-    """
+    """Count the rows of reports/results.csv whose status is failed."""
     path = root / "reports" / "results.csv"
     if not path.is_file():
         return 0

@@ -57,7 +57,7 @@ LATE_VARIABLE = "PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS"
 def start_all(study: Path, *, with_workers: bool = True) -> str:
     """Start the Prefect server, its pools, deployments and watch for lost runs, and the workers.
 
-    Without workers of the pools cpu and gpu, these are on other machines. Return the text for the
+    Without `with_workers` those of the pools cpu and gpu are elsewhere. Return the text for the
     user.
     """
     pools = POOLS if with_workers else (ORCHESTRATOR_POOL,)
@@ -124,8 +124,7 @@ def connect_to_server(study: Path) -> None:
 def use_prefect(study: Path, settings: Mapping[str, str] | None = None) -> None:
     """Set Prefect's settings in this process, for the server that the user names or for ours.
 
-    A server that the user names is used with the secret that the user gives, and never gets ours.
-    Prefect reads its settings when it is imported.
+    A server that the user names never gets our secret. Prefect reads settings when it is imported.
     """
     port = running_port(study, "prefect")
     if port is not None and "PREFECT_API_URL" not in os.environ:
@@ -156,10 +155,7 @@ def _client_settings(study: Path, port: int) -> dict[str, str]:
 
 
 def _server_settings(study: Path, port: int) -> dict[str, str]:
-    """Return the settings of a server that lets in only those who know the secret.
-
-    Its own pages are at two addresses; a page at another one may not even ask.
-    """
+    """Return the settings of a server that lets in only those who know the secret."""
     origins = (f"http://{HOST}:{port}", f"http://localhost:{port}")
     return {
         "PREFECT_SERVER_API_AUTH_STRING": read_prefect_secret(study),
@@ -170,8 +166,8 @@ def _server_settings(study: Path, port: int) -> dict[str, str]:
 def start_temporary_prefect(study: Path) -> bool:
     """Serve Prefect's API for this process, if no server of this study is up. Return whether.
 
-    Call it before Prefect is imported. Prefect would start such a server itself, but later, and
-    Ctrl-C in the terminal would end it before the run can say how it ended.
+    Call it before Prefect is imported. One that Prefect starts itself would be ended by Ctrl-C
+    before the run can say how it ended.
     """
     if "PREFECT_API_URL" in os.environ:
         return False
@@ -231,10 +227,7 @@ def start_prefect(study: Path) -> str:
 
 
 def start_mlflow(study: Path) -> str:
-    """Return the address of MLflow's pages.
-
-    Start them if none are up and the store is a database.
-    """
+    """Return the address of MLflow's pages."""
     store = resolve_tracking_uri()
     if store.startswith("http"):
         return store
@@ -339,10 +332,7 @@ def _choose_port(variable: str, default: int) -> int:
 
 
 def _mlflow_runs_url(mlflow: str) -> str:
-    """Return the page of the runs, if there are any.
-
-    MLflow's own first page shows traces, which we do not make.
-    """
+    """Return the page of the runs, if there are any."""
     query = f"api/2.0/mlflow/experiments/get-by-name?experiment_name={EXPERIMENT_NAME}"
     try:
         with urllib.request.urlopen(f"{mlflow}/{query}", timeout=10) as answer:

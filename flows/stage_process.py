@@ -1,12 +1,8 @@
 """Run a module as a process of its own, forked from a server that has imported torch already.
 
 A cold start of Python with torch takes four seconds of a stage. The server is that of Python's
-multiprocessing: it imports packages of other projects only, so a stage runs the project's files as
-they are when it starts.
-
-A process that is killed can end nothing itself. Each stage therefore watches the process that
-started it, and ends itself if that one is gone, as it would be ended by it: TERM, time for a last
-checkpoint, then KILL.
+multiprocessing: it imports packages of other projects only. A stage watches the process that
+started it, and ends itself as it would be ended by it if that one is gone.
 """
 
 import contextlib
@@ -70,10 +66,7 @@ class Command:
 
 
 def start_server(environment: Mapping[str, str], further_modules: Sequence[str] = ()) -> None:
-    """Let the server start and import its modules, which takes seconds, in the background.
-
-    Raises OSError if too many files are open: multiprocessing could not tidy up then.
-    """
+    """Let the server start and import its modules, which takes seconds, in the background."""
     with contextlib.ExitStack() as exit_stack:
         for _ in range(FILES_OF_SERVER):
             exit_stack.enter_context(Path(os.devnull).open("rb"))

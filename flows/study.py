@@ -166,7 +166,7 @@ def create_study(folder: Path, params_text: str, *, cache: Path | None = None) -
 def prepare_remote(root: Path) -> None:
     """Check that the DVC remote can be used. Without one, use a folder of the study.
 
-    Only workers on this machine can read that folder. Raises InputError.
+    Raises InputError.
     """
     drop_default_remote(root, LOCAL_REMOTE)  # of an earlier run
     if read_default_remote(root) is None:
@@ -226,8 +226,7 @@ def _lies_in_git(root: Path) -> bool:
 def commit_results(root: Path, message: str) -> None:
     """Commit params.yaml, dvc.yaml, dvc.lock and the report to the study's git repository.
 
-    Other changes of the user stay as they are. Without a change of the parameters or the results,
-    no commit is made.
+    Without a change of the parameters or the results, no commit is made.
     """
     results = run_git(root, "status", "--porcelain", "--", PARAMS_FILE, GRAPH_FILE, "dvc.lock")
     if results.returncode == 0 and not results.stdout.strip():

@@ -1,6 +1,5 @@
 """Show progress while stages run, and afterwards or from elsewhere how far a run is.
 
-On a terminal progress is a live table with each stage's last line, and elsewhere one line a stage.
 Every step is also kept in `.lineage/run.json`, which `lineage status` reads.
 """
 

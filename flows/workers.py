@@ -1,9 +1,7 @@
 """Run a stage on a worker: how the orchestrator hands it over, and what the worker does.
 
-A worker needs the installed package and the DVC remote; no git, no shared folder, and none of the
-user's files. The orchestrator pushes the stage's inputs. The worker makes a scratch study of the
-files that came with the request, pulls the inputs, runs the stage and pushes the result. The
-orchestrator then finds the result in the remote.
+A worker needs the installed package and the DVC remote. The orchestrator pushes the stage's inputs;
+the worker pulls them into a scratch study, runs the stage and pushes the result.
 """
 
 import contextlib
@@ -103,8 +101,7 @@ def run_on_worker(
 ) -> StageResult:
     """Have a worker of the stage's pool run it, and take its result from the DVC remote.
 
-    `run_count` says how often Prefect has tried this run: each try requests its stages again. Raises
-    WorkersUnreachableError.
+    `run_count` says how often Prefect has tried this run. Raises WorkersUnreachableError.
     """
     cached = _pull_result(node, context=context)
     if cached.succeeded:  # no worker is needed
@@ -213,8 +210,7 @@ def _await_worker(
 ) -> StageResult:
     """Start the stage's flow run and return the result that its worker reports.
 
-    A run that ends without a report was lost; its result counts as killed. Raises
-    WorkersUnreachableError.
+    A run without a report was lost, and counts as killed. Raises WorkersUnreachableError.
     """
     start_time = time.monotonic()
 
@@ -254,7 +250,7 @@ def _await_worker(
 def _ask_server(question: Callable[[], Answer], node: StageNode, context: StageContext) -> Answer:
     """Return the server's answer. Ask again for a minute while the server is away, or starts.
 
-    A server that starts answers 503 for a moment. Raises WorkersUnreachableError.
+    Raises WorkersUnreachableError.
     """
     deadline = time.monotonic() + NO_SERVER_SECONDS
     while True:
