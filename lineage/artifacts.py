@@ -1,7 +1,6 @@
 """Read and write artifact folders. A folder is written completely or not at all, with a manifest.
 
-Weights are safetensors, tables are parquet, ids are flat memory-mapped .npy arrays, and the rest is
-sorted JSON. Nothing is pickled, and the same content gives the same bytes.
+Nothing is pickled, and the same content gives the same bytes.
 """
 
 import contextlib
@@ -50,10 +49,7 @@ def create_artifact(folder: Path, kind: str, **facts: Any) -> Iterator[Path]:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Wait until a file or the entries of a folder are on the disk.
-
-    Without this, a file that was moved into place may be empty after a power cut.
-    """
+    """Wait until a file or the entries of a folder are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -62,10 +58,7 @@ def flush_to_disk(path: Path) -> None:
 
 
 def is_intact(folder: Path, kind: str | None = None, *, patterns: Sequence[str] = ("*",)) -> bool:
-    """Tell whether an artifact is complete, and each file has the digest of its manifest.
-
-    Only files are read whose names match one of the patterns.
-    """
+    """Tell whether an artifact is complete, and each file has the digest of its manifest."""
     try:
         files = read_manifest(folder, kind)["files"]
         return all(
@@ -80,8 +73,7 @@ def is_intact(folder: Path, kind: str | None = None, *, patterns: Sequence[str] 
 def check_intact(folder: Path, *patterns: str) -> None:
     """Raise InputError if an artifact is missing, or a file has not the digest of its manifest.
 
-    Every byte is read, since a damaged disk changes neither the size nor the time of a file. With
-    patterns, only files are read whose names match one.
+    Every byte is read. With patterns, only files are read whose names match one.
     """
     if not (folder / MANIFEST_FILE).is_file():
         read_manifest(folder)  # says what to do

@@ -34,10 +34,9 @@ class DamagedError(InputError):
 
 
 class EvaluationError(RuntimeError):
-    """A result that fails for good, such as a non-finite loss or an empty subset.
+    """A result that fails for good, such as a non-finite loss: it becomes a row with its reason.
 
-    It becomes a row with its reason. Out of memory, a full disk or a kill are different: they leave
-    nothing behind, so a later run tries again.
+    Out of memory, a full disk or a kill are different: a later run tries again.
     """
 
 
@@ -65,10 +64,7 @@ def describe_shortage(error: BaseException) -> str | None:
 
 
 def describe_failure(error: BaseException) -> str:
-    """Describe an error in Markdown: its sentence, or its type and where it was raised.
-
-    The messages of other errors than our own are shortened, since they may hold private text.
-    """
+    """Describe an error in Markdown: its sentence, or its type and where it was raised."""
     if isinstance(error, InputError | EvaluationError):
         return str(error)
     message = shorten_value(error)
@@ -83,7 +79,7 @@ def describe_failure(error: BaseException) -> str:
 def shorten_value(value: object) -> str:
     """Shorten a user's value for a message, since it may be private text.
 
-    Twenty characters are shown, or four of a wide script: twenty Chinese characters are a sentence.
+    Twenty characters are shown, or four of a wide script.
     """
     text = " ".join(str(value).splitlines())  # a message is one line
     width_left = MAX_SHOWN_WIDTH
@@ -104,8 +100,7 @@ def is_short_name(text: str, *, is_label: bool = False) -> bool:
     """Return whether a group or label is short enough to be shown in full.
 
     That is a text that `shorten_value` leaves whole, or a few words in a script with spaces. A
-    label is one of few and stands for many items, so it may have twice as many wide characters:
-    eight Chinese ones.
+    label stands for many items, so it may have twice as many wide characters.
     """
     width = display_width(text)
     if width <= MAX_SHOWN_WIDTH:

@@ -1,9 +1,8 @@
 """Clean text, and split it into sentences and words. `language` decides how.
 
-A newline ends a sentence in every language. In Chinese and Japanese a word is a character, but
-runs of Latin letters or digits stay whole, so that English among them can be read too. Elsewhere
-a word is a run of letters, marks and digits, or one punctuation character; English clitics stand
-apart (do n't, it 's), as in the field's data sets.
+In Chinese and Japanese a word is a character, but runs of Latin letters or digits stay whole.
+Elsewhere a word is a run of letters, marks and digits, or one punctuation character; English
+clitics stand apart (do n't, it 's), as in the field's data sets.
 """
 
 import functools
@@ -58,10 +57,7 @@ ABBREVIATION_CONTEXT = 12  # characters before a stop that may hold an abbreviat
 
 
 def to_lowercase(text: str) -> str:
-    """Lower each letter by itself, as `tokenizers` does.
-
-    str.lower looks at the neighbours of a capital sigma, so ΛΟΓΟΣ would have two forms.
-    """
+    """Lower each letter by itself, as `tokenizers` does."""
     return "".join(map(str.lower, text))
 
 
@@ -75,10 +71,7 @@ def normalize_text(text: str) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Return whether a text shows nothing: spaces, or characters that are drawn as nothing.
-
-    These are zero-width characters, soft hyphens, direction marks and fillers.
-    """
+    """Return whether a text shows nothing: spaces, or characters that are drawn as nothing."""
     return all(map(_is_invisible, text))
 
 
@@ -89,10 +82,7 @@ def _is_invisible(character: str) -> bool:
 
 
 def sentence_spans(text: str, language: str) -> list[tuple[int, int]]:
-    """Return where each sentence starts and ends, in characters.
-
-    The space between two sentences belongs to neither.
-    """
+    """Return where each sentence starts and ends, in characters."""
     if is_spaceless(language):
         end_pattern = SPACELESS_SENTENCE_END
         certain_ends: tuple[str, ...] = CERTAIN_SPACELESS_ENDS
@@ -142,10 +132,7 @@ def truncate_to_words(text: str, max_words: int, language: str) -> str:
 def truncate_pair_lengths(
     first_length: int, second_length: int, *, max_length: int
 ) -> tuple[int, int]:
-    """Return how much of two texts to keep within `max_length` together.
-
-    The longer one is cut; at equal length the second (as in BERT).
-    """
+    """Return how much of two texts to keep within `max_length`: the longer is cut (as in BERT)."""
     if first_length + second_length <= max_length:
         return first_length, second_length
     if first_length > second_length:
@@ -164,9 +151,8 @@ def join_words(tokens: Sequence[str], language: str) -> str:
 def spaces_before_words(tokens: Sequence[str], language: str) -> list[int]:
     """Return how many spaces, 0 or 1, stand before each word in running text.
 
-    In a language without spaces one is between two runs of letters or digits, which would
-    merge without it (New York). Two single characters have none: a text that was given in
-    characters (2, 0, 2, 6) has lost its spaces, and mostly had none there.
+    In a language without spaces one is between two runs of letters or digits, which would merge
+    without it (New York), but none is between two single characters.
     """
     if not tokens:
         return []
@@ -197,10 +183,7 @@ def is_spaceless(language: str) -> bool:
 
 
 def is_mostly_cjk(texts: Iterable[str], language: str) -> bool:
-    """Return whether texts are mostly Chinese or Japanese in a language that has spaces.
-
-    A clause of them would be one word.
-    """
+    """Return whether texts are mostly Chinese or Japanese in a language that has spaces."""
     if is_spaceless(language):
         return False
     num_cjk = 0
@@ -212,10 +195,7 @@ def is_mostly_cjk(texts: Iterable[str], language: str) -> bool:
 
 
 def is_mojibake(texts: Iterable[str], language: str) -> bool:
-    """Return whether texts in a language without spaces are mostly letters such as Ñ and ¡.
-
-    LATIN1 decodes the bytes of another encoding so.
-    """
+    """Return whether texts in a language without spaces are mostly letters such as Ñ and ¡."""
     letters = "".join(texts)
     non_ascii = [letter for letter in letters if not letter.isascii()]
     num_latin = sum(letter <= "\xff" for letter in non_ascii)
@@ -284,12 +264,10 @@ def _compile_word_pattern(language: str) -> re.Pattern[str]:
 
 @functools.cache
 def _word_character_ranges(*, include_cjk: bool) -> str:
-    """Return the characters of words, for a character class.
+    """Return the characters of words, for a character class: letters, marks, digits and `_`.
 
-    These are letters, marks (vowel signs of Devanagari, Arabic, Thai ...), digits and `_`.
     They are spelled out because engines differ on \\w: Python counts the two of km² and no vowel
-    sign, that of `tokenizers` vice versa. Beyond the first 65,536 characters, whole
-    blocks of letters are taken: a class of many ranges is slow.
+    sign, that of `tokenizers` vice versa.
     """
     codes = []
     for code in range(0x10000):

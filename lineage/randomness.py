@@ -7,10 +7,7 @@ import numpy as np
 
 
 def generator(*parts: object) -> np.random.Generator:
-    """Return a generator for these words and numbers, such as ("mask", seed, epoch, batch).
-
-    The same parts give the same stream.
-    """
+    """Return a generator for these words and numbers, such as ("mask", seed, epoch, batch)."""
     name = json.dumps([str(part) for part in parts])
     return np.random.default_rng(list(hashlib.sha256(name.encode()).digest()))
 

@@ -1,8 +1,7 @@
 """The result rows of the comparison, one per measured value. A test freezes the columns.
 
-A *result* is what one system reaches in one setting and seed: (init, transfer, head, label_count,
-finetune_seed, ...). Each of its values is a row. Its predictions have one row per item and the
-key columns of the result, so that any two results can be paired item by item.
+Predictions have one row per item and the key columns of the result, so that any two results can be
+paired item by item.
 """
 
 import json

@@ -1,8 +1,4 @@
-"""How much work a stage has done, and in which time: `lineage check` scales it to a whole study.
-
-A count has the unit of the code that makes it, such as bytes of text, or items that are read. The
-same code counts work in advance and while it is done.
-"""
+"""How much work a stage has done, and in which time: `lineage check` scales it to a whole study."""
 
 import contextlib
 import time
@@ -29,9 +25,8 @@ class Work:
 class Stopwatch:
     """The seconds since its start, without those in which other programs used the cores.
 
-    They are the smaller of the time that passed and the processor's time: of several threads the
-    former, on a busy machine the latter. Once a GPU is in use only the former counts, since a
-    process that waits for it may sleep.
+    They are the smaller of the time that passed and the processor's time. Once a GPU is in use only
+    the former counts.
     """
 
     def __init__(self) -> None:

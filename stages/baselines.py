@@ -1,8 +1,4 @@
-"""Stage baselines@TASK: methods that need no pretraining -> rows and predictions.
-
-They are the majority class, chance, TF-IDF with logistic regression, and the ceilings of a
-synthetic task. The statistics of the task's data are written too, and the TF-IDF models.
-"""
+"""Stage baselines@TASK: methods that need no pretraining -> rows and predictions."""
 
 from pathlib import Path
 
@@ -30,10 +26,7 @@ RESULTS_DIR = Path("artifacts/results")
 
 
 def work(stage: Stage) -> None:
-    """Fit and score every baseline.
-
-    If the report's split is validation, the test file is not read.
-    """
+    """Fit and score every baseline."""
     (name,) = stage.arguments
     params = read_recorded_params()
     split = params.report.split

@@ -1,7 +1,4 @@
-"""Stage contamination@TASK: the ids of scored items that occur in the corpus.
-
-The task's own unlabelled text is searched too.
-"""
+"""Stage contamination@TASK: the ids of scored items that occur in the corpus."""
 
 from pathlib import Path
 
@@ -17,10 +14,7 @@ from lineage.tasks.base import load_kind
 
 
 def work(stage: Stage) -> None:
-    """Look for the items of every test set, or of validation if that is the split of the report.
-
-    In the latter case the test file is not read. With folds, every item of train is scored.
-    """
+    """Look for the items of every test set, or of validation if that is the split of the report."""
     (name,) = stage.arguments
     params = read_recorded_params()
     task_dir = Path("artifacts/tasks") / name

@@ -1,9 +1,8 @@
-"""Stages evaluate@MODEL-SEED-TASK and evaluate_...@: rows, predictions, curves.
+"""Stages evaluate@MODEL-SEED-TASK and evaluate_...@: rows, predictions, curves and systems.
 
-`evaluate` compares a pretrained model with its random-init baseline, and also writes the systems
-that can be used afterwards. `evaluate_adapted` does so for an adapted model, and
-`evaluate_target_only` for one that was pretrained on the task's text alone. `evaluate_joined` concatenates frozen features
-with the static vectors of the model that the grid names.
+`evaluate` compares a pretrained model with its random-init baseline. `evaluate_adapted` is for an
+adapted model, `evaluate_target_only` for one that was pretrained on the task's text alone.
+`evaluate_joined` concatenates frozen features with static vectors.
 """
 
 import sys
@@ -184,10 +183,7 @@ def evaluate(
 def evaluate_intermediate(
     stage: Stage, context: EvalContext, runs: list[EvalRun], model_dir: Path, cache_dir: Path
 ) -> list[pd.DataFrame]:
-    """Return the predictions of the intermediate checkpoints of a pretrained model, if any.
-
-    Nothing else is kept of them. Where one cannot be scored, it has no predictions.
-    """
+    """Return the predictions of the intermediate checkpoints of a pretrained model, if any."""
     repeated = select_intermediate_runs(context, runs)
     tables: list[pd.DataFrame] = []
     if not (repeated and context.task.scored_splits):

@@ -1,8 +1,6 @@
 """Stage ngram: language models and counting predict held-out text; rows, predictions, losses.
 
-Each pretrained model that predicts next tokens or masked tokens, and 5-gram models of the same
-tokens, predict the same blocks of held-out text. A 5-gram model of the corpus, and its word
-frequencies, score the minimal pairs of every task.
+A 5-gram model of the corpus, and its word frequencies, also score the minimal pairs of every task.
 """
 
 from collections.abc import Mapping, Sequence
@@ -98,10 +96,7 @@ def work(stage: Stage) -> None:
 
 
 def load_models(params: Params) -> dict[str, list[Path]]:
-    """Return the folders of the pretrainings of each model that counting can be compared with.
-
-    A pretraining that has failed is left out. Raises InputError if a folder is damaged.
-    """
+    """Return the folders of the pretrainings of each model that counting can be compared with."""
     folders: dict[str, list[Path]] = {}
     for name in params.grid.models:
         model = load_model_config(params, name)

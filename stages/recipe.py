@@ -1,7 +1,6 @@
 """Stage recipe@MODEL: short trainings -> the recipe that the model is pretrained with.
 
-A model of `grid.sweep` gets trials, of which held-out text chooses one. Any other keeps its recipe
-of params.yaml, and the file says so by an empty list. It resumes what a killed process has done.
+A model that is not in `grid.sweep` keeps its recipe, and the file has an empty list of trials.
 """
 
 import dataclasses

@@ -1,8 +1,4 @@
-"""Stage refit@TASK: the recommended systems, fitted again with their validation items, for use.
-
-The report has the scores of the systems before. `lineage predict` and the registry of models use
-the new ones.
-"""
+"""Stage refit@TASK: the recommended systems, fitted again with their validation items, for use."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -81,10 +77,7 @@ def work(stage: Stage) -> None:
 
 
 def list_recommended(params: Params, task: str) -> list[Recommended]:
-    """Return the systems that `lineage predict` uses for a task, for each number of labels.
-
-    The decisions are those of the report. They rest on times too, which no stage depends on.
-    """
+    """Return the systems that `lineage predict` uses for a task, for each number of labels."""
     names = list_stage_names(params)
     metadata = read_stage_metadata(METADATA_DIR, names, read_dvc_lock())
     results = read_analysis(ANALYSIS_FILE)

@@ -40,12 +40,9 @@ def is_span_annotation(annotation: Any) -> bool:
 def spans_to_iob2(text: str, annotation: Any, language: str) -> tuple[list[str], list[str], bool]:
     """Return the words of a text, their IOB2 tags, and whether spans overlap.
 
-    In a language without spaces, words are single characters. Of overlapping spans the longest is
-    kept. Positions count characters from 0. An end is exclusive, as in spaCy and doccano; where
-    the span has its own text, as in CLUENER and CMeEE, the text decides whether it is inclusive.
-    Spaces in the name of a type are replaced by `_`.
-
-    Raises ValueError for a span that is outside the text or cuts a word.
+    Of overlapping spans the longest is kept. Positions count characters from 0. An end is
+    exclusive, as in spaCy and doccano; where the span has its own text, as in CLUENER and CMeEE,
+    the text decides. Raises ValueError for a span that is outside the text or cuts a word.
     """
     if is_spaceless(language):
         word_offsets = [(start, start + 1) for start in range(len(text))]

@@ -2,11 +2,9 @@
 
 The file says how the labels of a task are checked and stored, how a head learns and gives the
 answers, what simple baselines answer, how answers are scored, and which columns of predictions hold
-them. A kind of task names the class of its answers, and other code asks that class; it never
-compares names of types.
+them. A head of any kind gives `num_outputs` scores for each row: an item, or for tags and spans a
+word.
 
-A head of any kind gives `num_outputs` scores for each row. A row is an item; for tags and spans it
-is a word, and the words of an item follow each other.
 Shapes: N items, M rows, K outputs.
 """
 
@@ -297,10 +295,7 @@ MIN_PLAUSIBLE_PROBABILITY = 1e-6
 def check_labels_hidden(
     splits: Splits, places: Mapping[str, str], columns: Mapping[str, str]
 ) -> None:
-    """Raise InputError if a whole split has one label, which is improbable given train.
-
-    Benchmarks hide the labels of their tests so.
-    """
+    """Raise InputError if a whole split has one label, which is improbable given train."""
     shares = splits["train"]["label"].explode().value_counts(normalize=True)
     if len(shares) < 2:
         return

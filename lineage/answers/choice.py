@@ -30,8 +30,8 @@ class ChoiceAnswer(LabelAnswer):
     ) -> list[str]:
         """Return the positions of the choices: these are labels even if train lacks one.
 
-        Raises InputError if splits differ in the number of choices, and if all right choices
-        of a scored split have the same position.
+        Raises InputError if splits differ in the number of choices, or if all right choices of a
+        scored split have the same position.
         """
         counts = {split: len(table["choices"].iloc[0]) for split, table in splits.items()}
         for split, count in counts.items():

@@ -8,10 +8,7 @@ MAX_GROUPS = 100  # no scores by group if there are more
 
 
 def can_report_groups(items: pd.DataFrame) -> bool:
-    """Tell whether the groups are few and have short names.
-
-    Longer names, such as a premise shared by several pairs, would put private text into reports.
-    """
+    """Tell whether the groups are few and have short names."""
     names = items["group"].unique()
     return len(names) <= MAX_GROUPS and all(map(is_short_name, names))
 
@@ -19,8 +16,7 @@ def can_report_groups(items: pd.DataFrame) -> bool:
 def split_by_group(items: pd.DataFrame, *, fold: int | None) -> list[tuple[str, pd.DataFrame]]:
     """Return all items, followed by the items of each group if scores by group can be reported.
 
-    In cross-validation the groups only keep items in one fold. There may be as many groups as
-    authors, so scores are not split by them.
+    In cross-validation the groups only keep items in one fold.
     """
     groups: list[tuple[str, pd.DataFrame]] = [("all", items)]
     if fold is None and items["group"].nunique() > 1 and can_report_groups(items):

@@ -75,10 +75,7 @@ class LabelAnswer(ClassAnswer):
     def check_labels(
         cls, splits: Splits, places: Mapping[str, str], columns: Mapping[str, str]
     ) -> list[str]:
-        """Return the names of the labels, which train decides.
-
-        Raises InputError if train has one label, and if another split has one that train lacks.
-        """
+        """Return the names of the labels, which train decides."""
         labels = sort_labels(list(splits["train"]["label"]))
         if len(labels) < 2:
             raise InputError(
@@ -165,10 +162,7 @@ class LabelAnswer(ClassAnswer):
 def _describe_unknown_labels(
     unknown: list[str], labels: Sequence[str], *, are_names: bool, too_many: bool
 ) -> tuple[str, str]:
-    """Return the beginning of a sentence about labels that train lacks, and what to do.
-
-    `are_names` says that they are names for sure: then they are shown whole, to be copied.
-    """
+    """Return the beginning of a sentence about labels that train lacks, and what to do."""
     count = f"{len(unknown):,} labels"
     if too_many:
         subject = "its label does" if len(unknown) == 1 else f"{count} do"

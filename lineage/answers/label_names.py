@@ -48,8 +48,7 @@ def warn_of_names(
 ) -> list[str]:
     """Return at most two warnings about the labels of train: similar ones, and rare ones.
 
-    Of tags, the rare ones are `span_types`, counted by sentence: plain tags, such as parts of
-    speech, are often rare.
+    Of tags, the rare ones are `span_types`, counted by sentence.
     """
     if task.generated:
         return []

@@ -1,13 +1,11 @@
 """Metrics of labels, numbers, tags (see `lineage.answers.spans`) and texts.
 
 Every metric takes labels and predictions as arrays of equal length N. BLEU and chrF are those of
-sacrebleu, from 0 to 100. sacrebleu and scipy are imported inside the functions that use them,
-because each takes about half a second and most stages need neither.
+sacrebleu, from 0 to 100.
 
 For each ranking metric there is also a function that gives the contribution of each example, so
-that two systems can be paired example by example. The mean of the contributions is the metric
-itself. If a metric is not a mean over examples, such as BLEU, its contributions are
-`jackknife_pseudo_values`, and a single one may lie outside the range of the metric.
+that two systems can be paired example by example. The mean of the contributions is the metric. If a
+metric is not a mean over examples, they are `jackknife_pseudo_values`.
 """
 
 import re
@@ -63,10 +61,7 @@ def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def matthews_correlation(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Return Matthews correlation for any number of labels (Gorodkin 2004).
-
-    It is 0 if all labels, or all predictions, are equal.
-    """
+    """Return Matthews correlation for any number of labels (Gorodkin 2004)."""
     counts_LL, _ = _confusion_matrix(labels, predictions)
     return _matthews_from_counts(counts_LL)
 
@@ -98,10 +93,7 @@ def _matthews_from_counts(counts_LL: np.ndarray) -> float:
 
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Return Pearson's correlation of (N,) numbers, or texts of numbers, with N > 1.
-
-    It is NaN if either side is constant. 0 would claim that there is no correlation.
-    """
+    """Return Pearson's correlation of (N,) numbers, or texts of numbers, with N > 1."""
     from scipy import stats
 
     return _correlation(stats.pearsonr, labels, predictions)
@@ -125,10 +117,7 @@ def _correlation(
 
 
 def normalize_answer(text: str) -> str:
-    """Normalize an answer as SQuAD does.
-
-    Lowercase it, then delete ASCII punctuation (without leaving a space), then English articles.
-    """
+    """Normalize an answer as SQuAD does: lowercase, no ASCII punctuation, no English articles."""
     plain = text.lower().translate(PUNCTUATION_REMOVAL)
     return " ".join(ENGLISH_ARTICLE.sub(" ", plain).split())
 
@@ -136,11 +125,9 @@ def normalize_answer(text: str) -> str:
 def score_answers(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
     """Return (N, 2): exact match and word F1, each the best over the labels of a question.
 
-    Both are from 0 to 1. See Rajpurkar et al. 2016, section 6.1. labels: (N,), each several texts,
-    or one text that joins them with ANSWER_SEPARATOR. predictions: (N,) texts; a question without
-    an answer has None or NaN and scores 0.
-    If both the answer and the label are empty after normalization, the match is 1 and F1 is 0, as
-    in evaluate-v1.1.py; version 2.0 gives 1.
+    Both are from 0 to 1 (Rajpurkar et al. 2016, section 6.1). labels: (N,), each several texts, or
+    one text that joins them with ANSWER_SEPARATOR. predictions: (N,) texts; None or NaN scores 0.
+    If both answer and label are empty after normalization, F1 is 0, as in evaluate-v1.1.py.
     """
     scores_N2 = np.zeros((len(labels), 2))
     for row, label, prediction in zip(scores_N2, labels, predictions, strict=True):
@@ -172,11 +159,7 @@ def answer_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def _make_bleu(labels: np.ndarray) -> "BLEU":
-    """Return BLEU with the tokenizer for the language of most references.
-
-    The tokenizers are 13a (mteval-v13a), zh for Chinese, and char for Japanese, because zh does not
-    split kana.
-    """
+    """Return BLEU with the tokenizer for the language of most references."""
     from sacrebleu.metrics.bleu import BLEU
 
     tokenizer = "13a"
@@ -231,10 +214,7 @@ def bleu_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarra
 
 
 def jackknife_pseudo_values(score: float, without_N: np.ndarray) -> np.ndarray:
-    """Return (N,) jackknife pseudo-values (Tukey 1958), shifted so that their mean is the score.
-
-    `without_N` holds the score without each of the examples.
-    """
+    """Return (N,) jackknife pseudo-values (Tukey 1958), shifted so that their mean is the score."""
     return score + (len(without_N) - 1) * (without_N.mean() - without_N)
 
 
@@ -255,8 +235,7 @@ def _bleu_from_statistics(metric: "BLEU", statistics_F: np.ndarray) -> float:
 def pearson_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
     """Return (N,) contributions to Pearson's correlation, NaN if a side is constant.
 
-    If a side is constant without one of the examples, the correlation without it is undefined, and
-    that of all examples takes its place.
+    If a side is constant without one of the examples, the correlation of all takes its place.
     """
     labels = np.asarray(labels).astype(np.float64)
     predictions = np.asarray(predictions).astype(np.float64)
@@ -293,8 +272,7 @@ def spearman_contributions(
     """Return (N,) contributions to `mean_spearman_by_group`. labels, predictions: (N,) numbers.
 
     They are `pearson_contributions` of the ranks within each group, weighted so that all groups
-    count equally. Ranks are not recomputed without each example, which would move the others by one
-    at most.
+    count equally. Ranks are not recomputed without each example.
     """
     from scipy import stats
 
@@ -312,11 +290,7 @@ def spearman_contributions(
 def confusion_contributions(
     metric_from_counts: Callable[[np.ndarray], float], labels: np.ndarray, predictions: np.ndarray
 ) -> np.ndarray:
-    """Return (N,) contributions to a score of the (L, L) counts of labels and predictions.
-
-    Examples with the same label and prediction contribute equally. A single example contributes
-    the whole score.
-    """
+    """Return (N,) contributions to a score of the (L, L) counts of labels and predictions."""
     counts_LL, cells_N2 = _confusion_matrix(labels, predictions)
     whole = metric_from_counts(counts_LL)
     if len(cells_N2) == 1:

@@ -35,8 +35,7 @@ class NumberAnswer(HeadAnswer):
     ) -> list[str]:
         """Return no names.
 
-        Raises InputError if all numbers of train are equal, or all of a larger scored split:
-        benchmarks hide them so.
+        Raises InputError if all numbers of train are equal, or all of a larger scored split.
         """
         for split in ("train", "test", "validation"):
             if split not in splits:

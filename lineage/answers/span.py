@@ -33,9 +33,8 @@ class SpanAnswer(HeadAnswer):
     """A span of a context: each word has a score as its first word, and one as its last word.
 
     Each score goes into a softmax over all words of the context (Devlin et al. 2019, section 4.2),
-    even if the context is split into windows (shared normalization: Clark and Gardner 2018,
-    section 3.2). The code released with Devlin et al. has a softmax for each window, and trains a
-    window without the answer to predict [CLS]. One softmax over all windows does not need that.
+    even if the context is split into windows (shared normalization: Clark and Gardner 2018, section
+    3.2).
     """
 
     mean_over_items: ClassVar[bool] = True
@@ -57,9 +56,8 @@ class SpanAnswer(HeadAnswer):
     ) -> None:
         """Drop and count training questions whose answer max_words cut off: none can be learned.
 
-        They stay in other splits, and cannot be answered there. With folds they stay in train too,
-        since each is scored (`TaskData.split_items` trains on none of them). Raises InputError if
-        train has no other question; with folds if fewer than half have an answer.
+        They stay in other splits, and with folds in train too, since each is scored. Raises
+        InputError if train has no other question; with folds if fewer than half have an answer.
         """
         has_answer = splits["train"]["label"].map(len) > 0
         num_unanswerable = int((~has_answer).sum())
@@ -95,10 +93,7 @@ class SpanAnswer(HeadAnswer):
         return {"truncated_answers": counts}
 
     def labels(self, table: pd.DataFrame) -> np.ndarray:
-        """Return (M,) sums of ITEM_START, ANSWER_START and ANSWER_END.
-
-        If the answer was truncated, no word has ANSWER_START or ANSWER_END.
-        """
+        """Return (M,) sums of ITEM_START, ANSWER_START and ANSWER_END."""
         labels_by_item = []
         for starts, label in zip(table["starts"], table["label"], strict=True):
             labels_W = np.zeros(len(starts), np.int64)
@@ -116,11 +111,7 @@ class SpanAnswer(HeadAnswer):
         *,
         weights_M: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the sum over items of the cross entropy of both words, in nats.
-
-        The item-wise softmax is computed in tensors with a row for each word, because counting
-        the items would make the CPU wait for the GPU.
-        """
+        """Return the sum over items of the cross entropy of both words, in nats."""
         assert weights_M is None, "each item counts once"
         scores_M2 = scores_MK
         if scores_M2.dtype != torch.float64:
@@ -161,10 +152,7 @@ class SpanAnswer(HeadAnswer):
     def prediction_columns(
         self, items: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """Return labels, which are all correct answers, and the answers.
-
-        Score is the probability of the labelled span, 0 if it was truncated.
-        """
+        """Return labels, which are all correct answers, and the answers."""
         scores_N = np.zeros(len(items))
         contexts = np.split(outputs_MK, item_ends(items["starts"]))
         for row, (log_probs_W2, label) in enumerate(zip(contexts, items["label"], strict=True)):
@@ -235,8 +223,7 @@ def find_best_span(scores_W2: np.ndarray) -> tuple[int, int]:
     """Return the first and last word of the span with the highest sum of both scores.
 
     See Devlin et al. 2019, section 4.2. A span has at most MAX_ANSWER_WORDS words. Ties go to the
-    span that begins first, then to the shortest. The released code only compares the 20 best starts
-    and ends of each window; here all spans are compared.
+    span that begins first, then to the shortest.
     """
     words = np.arange(len(scores_W2))
     extra_words_WW = words - words[:, None]
@@ -250,7 +237,7 @@ def question_overlap(question_words: set[str], tokens: Sequence[str]) -> np.ndar
     """Return (W, 3): is the word in the question, and the weight of such words before and after.
 
     The weight is summed over CONTEXT_WINDOW words and falls with distance, as in the sliding window
-    of Richardson et al. 2013 (section 4.1). A word that is frequent in the context weighs less.
+    of Richardson et al. 2013 (section 4.1).
     """
     weight_W = np.zeros(len(tokens))
     for index, token in enumerate(tokens):

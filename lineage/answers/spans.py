@@ -66,11 +66,7 @@ def split_tags(example: str | Iterable[str]) -> list[str]:
 
 
 def extract_spans(tags: Sequence[str]) -> list[Span]:
-    """Return the spans of one sequence from left to right, as conlleval and seqeval do.
-
-    An I that continues nothing begins a span. A prefix without a type (B, I) has the type "_".
-    Raises InputError for other tags.
-    """
+    """Return the spans of one sequence from left to right, as conlleval and seqeval do."""
     return list(_extract_spans(tuple(tags)))
 
 
@@ -108,12 +104,7 @@ def are_span_tags(tags: Iterable[str]) -> bool:
 
 
 def suggest_label_map(tags: Iterable[str]) -> str:
-    """Suggest entries of `label_map` that turn tags such as PER_B and _ into B-PER and O.
-
-    All tags but one must have a prefix and a type in some format; that one becomes O. The result
-    lists the entry of that tag and of the first other one, as `"_": "O", "B_PER": "B-PER"`,
-    where they differ from IOB. It is empty for other tags.
-    """
+    """Suggest entries of `label_map` that turn tags such as PER_B and _ into B-PER and O."""
     matches = {tag: OTHER_TAG_FORMAT.fullmatch(tag) for tag in sorted(set(tags))}
     outside = [tag for tag, match in matches.items() if match is None]
     if len(outside) != 1:
@@ -134,10 +125,7 @@ def suggest_label_map(tags: Iterable[str]) -> str:
 
 
 def find_scheme_violations(sequences: Sequence[Sequence[str]]) -> list[bool]:
-    """Tell for each sequence whether it violates the scheme that the fewest sequences violate.
-
-    `convert_to_iob2` can only approximate the spans of those that do.
-    """
+    """Tell for each sequence whether it violates the scheme that the fewest sequences violate."""
     violations_by_scheme = (
         [not _follows_scheme(tags, scheme) for tags in sequences] for scheme in SCHEMES
     )

@@ -62,10 +62,7 @@ class TagsAnswer(ClassAnswer):
     def check_labels(
         cls, splits: Splits, places: Mapping[str, str], columns: Mapping[str, str]
     ) -> list[str]:
-        """Convert spans to IOB2, whatever their scheme, and return the tags of all splits.
-
-        Raises InputError.
-        """
+        """Convert spans to IOB2, whatever their scheme, and return the tags of all splits."""
         all_tags = set[str]().union(*map(_distinct_tags, splits.values()))
         if are_span_tags(all_tags):
             for split, table in splits.items():
@@ -104,8 +101,7 @@ class TagsAnswer(ClassAnswer):
     def choose_metric(cls, labels: Sequence[str], requested: Sequence[str], where: str) -> str:
         """Return span_f1 if the tags are spans, else token_accuracy.
 
-        Raises InputError if span_f1 is requested without spans, and if tags look like spans in
-        a form that is not read.
+        Raises InputError if span_f1 is requested without spans, or if tags look like unread spans.
         """
         if are_span_tags(labels):
             return "span_f1"
@@ -139,8 +135,7 @@ class TagsAnswer(ClassAnswer):
     ) -> dict[str, dict[str, int]]:
         """Count tags that train lacks, by sentence, and tags that may be spans but are not read so.
 
-        The latter are unnamed numbers, and plain tags of which one is such as O. Nothing is counted
-        where the task itself asks for token_accuracy.
+        Nothing is counted where the task itself asks for token_accuracy.
         """
         counts = {"tags_not_in_train": _count_unseen(splits)}
         if are_span_tags(labels) or "token_accuracy" in (task.metric or ()):
@@ -163,8 +158,7 @@ class TagsAnswer(ClassAnswer):
     ) -> np.ndarray:
         """Return the tags of each item as one text, spans in IOB2.
 
-        Tags that the task does not have are wrong answers. Raises InputError for tags that are no
-        spans where the task's are.
+        Raises InputError for tags that are no spans where the task's are.
         """
         if are_span_tags(names):
             _convert_table_to_iob2(items, where, column)
@@ -259,10 +253,7 @@ def _span_type(tag: str) -> str:
 
 
 def _count_unseen(splits: Splits) -> dict[str, int]:
-    """Count the sentences of each split with a tag or type of span that train lacks.
-
-    No model can predict it.
-    """
+    """Count the sentences of each split with a tag or type of span that train lacks."""
     train_types = set(map(_span_type, _distinct_tags(splits["train"])))
     return {
         split: sum(not train_types.issuperset(map(_span_type, tags)) for tags in table["label"])

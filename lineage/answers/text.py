@@ -37,10 +37,7 @@ class TextAnswer(LexicalAnswer):
 def text_columns(
     items: pd.DataFrame, texts: Iterable[str], scores_N: np.ndarray | None = None
 ) -> PredictionColumns:
-    """Return the columns of translations; `correct` is their contribution to corpus BLEU.
-
-    `scores_N` are mean log-probabilities of their tokens; None: there are none.
-    """
+    """Return the columns of translations; `correct` is their contribution to corpus BLEU."""
     references = items["target"].to_numpy(object)
     texts_N = np.array(list(texts), object)
     return {
@@ -54,10 +51,7 @@ def text_columns(
 def find_nearest_translations(
     train: pd.DataFrame, scored: pd.DataFrame, *, language: str
 ) -> list[str]:
-    """Return the translations of the most similar training sources, as a translation memory does.
-
-    Similarity is the cosine of TF-IDF vectors; ties go to the first.
-    """
+    """Return the translations of the most similar training sources, as a translation memory does."""
     # Imported here, since scikit-learn takes a second.
     from lineage.answers.text_features import fit_text_vectorizer
 

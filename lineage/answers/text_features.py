@@ -52,10 +52,7 @@ def fit_text_vectorizer(texts: Sequence[Sequence[str]], language: str) -> TfidfV
 def fit_word_vectorizers(
     words: Sequence[WordInContext],
 ) -> tuple[tuple[TfidfVectorizer, ...], csr_matrix]:
-    """Fit a vectorizer of the character n-grams of the word before, of the word, and of the next.
-
-    Return them and the features.
-    """
+    """Fit a vectorizer of the character n-grams of the word before, of the word, and of the next."""
     # In a few words nearly every n-gram occurs once, so all are kept.
     min_df = 1 if len(words) < MIN_DF_WORDS else 2
     vectorizers = tuple(build_word_vectorizer(min_df=min_df) for _ in range(3))
@@ -92,9 +89,8 @@ def text_features(
 ) -> csr_matrix:
     """Return (N, F) features of one text or two.
 
-    For two texts u and v the features are those of a probe on pairs, [u, v, |u - v|, u * v], and
-    the sum of u * v, which is their cosine. From u and v alone a linear model could not see that
-    they share a word. If the order of the texts means nothing, u + v replaces u and v.
+    For two texts u and v they are [u, v, |u - v|, u * v] and the sum of u * v, their cosine. If the
+    order of the texts means nothing, u + v replaces u and v.
     """
     vectors = [vectorizer.transform(column) for column in texts]
     if len(vectors) == 1:

@@ -166,9 +166,8 @@ class SimilarityAnswer(WordsAnswer):
     def answer(
         cls, words_V: np.ndarray, index_NK: np.ndarray, cosines_VV: np.ndarray, known_V: np.ndarray
     ) -> AnswersAndScores:
-        """Answer with the cosine of each pair, as texts and as numbers.
+        """Answer with the cosine of each pair; one with an unknown word gets the mean of the others.
 
-        A pair with an unknown word gets the mean of the others, which changes no rank among them.
         Raises EvaluationError if every pair has an unknown word.
         """
         known_N = known_V[index_NK].all(1)
@@ -182,10 +181,7 @@ class SimilarityAnswer(WordsAnswer):
     def contributions(
         cls, items: pd.DataFrame, answers_N: np.ndarray, scores_N: np.ndarray
     ) -> np.ndarray:
-        """Return (N,) numbers whose mean is the mean over groups of the rank correlation.
-
-        They are NaN in a group that has no correlation.
-        """
+        """Return (N,) numbers whose mean is the mean over groups of the rank correlation."""
         labels_N = items["label"].to_numpy(np.float64)
         return spearman_contributions(labels_N, scores_N, items["group"].to_numpy(object))
 
@@ -215,10 +211,9 @@ class AnalogyAnswer(WordsAnswer):
     ) -> AnswersAndScores:
         """Answer with the known word, except a, b and c, that is nearest to b - a + c.
 
-        This is 3CosAdd (Mikolov et al. 2013; Levy and Goldberg 2014, equation 2). Vectors have
-        length 1, so it is the word w with the highest cos(w, b) - cos(w, a) + cos(w, c); the score
-        is that of the correct word. Ties go to the first word in alphabetical order. An item with
-        an unknown word gets an empty answer and the score NaN.
+        This is 3CosAdd (Mikolov et al. 2013; Levy and Goldberg 2014, equation 2); the score is that
+        of the correct word. Ties go to the first word in alphabetical order. An item with an
+        unknown word gets an empty answer and the score NaN.
         """
         answers_N = np.full(len(index_NK), "", object)
         scores_N = np.full(len(index_NK), np.nan)

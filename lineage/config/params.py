@@ -320,10 +320,7 @@ class Params:
 
     @property
     def continued_models(self) -> dict[str, str]:
-        """The public checkpoints of the grid that continue on the corpus -> the same one as it is.
-
-        Those without such an entry in the grid are left out.
-        """
+        """The public checkpoints of the grid that continue on the corpus -> the same one as it is."""
         as_it_is: dict[tuple[Any, Any], str] = {}
         continued: dict[str, tuple[Any, Any]] = {}
         for name in self.grid.models:
@@ -354,10 +351,7 @@ def read_params(path: Path = PARAMS_FILE) -> Params:
 
 
 def read_recorded_params() -> Params:
-    """Read the parameters that the sources stage has recorded for this run. Raises InputError.
-
-    A worker lacks the record, and gets the same text as its params.yaml.
-    """
+    """Read the parameters that the sources stage has recorded for this run. Raises InputError."""
     return read_params(recorded_params_file())
 
 
@@ -373,10 +367,7 @@ def parse_params(tree: dict[str, Any], where: str = "params.yaml") -> Params:
 
 
 def _fill_in_task_languages(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return the tree with the language of the corpus in each task that names none.
-
-    A tree of another shape is returned unchanged, so that `parse_record` can report it.
-    """
+    """Return the tree with the language of the corpus in each task that names none."""
     try:
         language = tree["corpora"][tree["budget"]["corpus"]]["language"]
         tasks = {name: {"language": language, **task} for name, task in tree["tasks"].items()}

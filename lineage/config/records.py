@@ -1,9 +1,6 @@
-"""Parse a YAML tree into frozen typed records.
+"""Parse a YAML tree into frozen typed records. An unknown key is an error that names the nearest one.
 
-An unknown key is an error that names the nearest one.
-
-pydantic is not used here: every stage imports this module, also on machines with little more than
-torch, and every message must read `where: what; what to do`.
+pydantic is not used: every stage imports this module, also on machines with little more than torch.
 """
 
 import dataclasses
@@ -48,8 +45,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def parse_yaml(text: str, path: Path) -> dict[str, Any]:
     """Parse one YAML 1.2 mapping; `path` is for messages. Raises InputError.
 
-    The parser is the one of DVC, so that both read values such as 3e-4, no and 012 alike. It is
-    imported here, since a machine that only trains (benchmarks/gpu.py) may not have it.
+    The parser is the one of DVC, so that both read values such as 3e-4, no and 012 alike.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -118,10 +114,7 @@ def _is_too_deep(tree: Any) -> bool:
 
 
 def suggest_nearest(word: str | float, known: Iterable[str]) -> str:
-    """Return a hint for an unknown word: its new name, the nearest known word, or all of them.
-
-    A word that is a number may be what follows a decimal comma: `{learning_rate: 0,002}`.
-    """
+    """Return a hint for an unknown word: its new name, the nearest known word, or all of them."""
     if type(word) in (int, float):
         return (
             "; if it follows a comma in a number, write 0.002 with a point in place of 0,002, and "

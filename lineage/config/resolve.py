@@ -2,9 +2,8 @@
 
 A model's block is, from the weakest to the strongest: the defaults of its family, the block
 `defaults` of params.yaml, the entry that it is `like`, and its own keys. Maps merge key by key;
-lists and single values replace. A public checkpoint has its own tokenizer, whatever `defaults` say
-of tokenizers, and static vectors are not adapted, whatever they say of `adapt`. A study that sets a
-key of DEFAULT_TRIAL_KEYS has no default trials of it.
+lists and single values replace. A study that sets a key of DEFAULT_TRIAL_KEYS has no default trials
+of it.
 """
 
 import copy
@@ -44,7 +43,7 @@ def merge_trees(defaults: Tree, overrides: Tree) -> dict[str, Any]:
 def resolve_tree(tree: Tree, where: str) -> dict[str, Any]:
     """Return params.yaml with every `like`, `defaults` and family default filled in.
 
-    A misshapen part stays as it is, so that validation can report it. Raises InputError.
+    A misshapen part stays as it is, for validation. Raises InputError.
     """
     for key in MODEL_ONLY_BLOCKS:
         if key in tree:

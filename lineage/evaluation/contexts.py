@@ -32,10 +32,7 @@ def open_context(
     task: TaskData,
     seed: int,
 ) -> EvalContext:
-    """Load a model, to be used on a task. Raises InputError if its files are damaged.
-
-    `source_dir` is the folder of its pretraining, which is another one if it was adapted.
-    """
+    """Load a model, to be used on a task. Raises InputError if its files are damaged."""
     check_intact(model_dir)
     checkpoint = Checkpoint.load(model_dir)
     text_bytes = read_text_bytes(model_dir)

@@ -1,7 +1,6 @@
 """Evaluate one stage's systems on one task: every init, transfer, label count, seed and fold.
 
-Finished runs are cached outside the stage's outputs, so that a killed evaluation repeats none. A
-long training is saved in between, see `ResumePoint`.
+Finished runs are cached outside the stage's outputs, so that a killed evaluation repeats none.
 Frozen features are computed once for each encoder and shared.
 """
 
@@ -106,9 +105,9 @@ def list_runs(
 
 
 def select_intermediate_runs(context: TaskContext, runs: Sequence[EvalRun]) -> list[EvalRun]:
-    """Return the runs that are repeated with the intermediate checkpoints of a pretrained model.
+    """Return the frozen runs with the most labels, or those without labels, of a pretrained model.
 
-    These are frozen ones with the most labels, and those without labels.
+    They are repeated with its intermediate checkpoints.
     """
     runs = [
         run
@@ -131,10 +130,7 @@ def _label_count_as_number(label_count: LabelCount | None) -> float:
 def intermediate_predictions(
     predictions: pd.DataFrame, *, split: str, text_share: float, text_bytes: int
 ) -> pd.DataFrame:
-    """Return the predictions of an intermediate checkpoint for the scored split.
-
-    Another trial sets them apart from those of the model.
-    """
+    """Return the predictions of an intermediate checkpoint for the scored split."""
     is_scored = (predictions["trial"] == "chosen") & (predictions["split"] == split)
     return predictions[is_scored].assign(
         trial=INTERMEDIATE_TRIAL, text_share=text_share, text_bytes=text_bytes
@@ -151,9 +147,8 @@ def evaluate_runs(
 ) -> EvaluationOutput:
     """Return the rows, predictions and learning curves of all runs.
 
-    A run that fails gives a row with the reason, and the others go on. `cache_dir` holds finished
-    runs, and the systems of those that can be used afterwards (`list_kept_systems`). `work` logs
-    the work of each run, and of the features that runs share.
+    A run that fails gives a row with the reason. `cache_dir` holds finished runs and their systems.
+    `work` logs the work of each run, and of the features that runs share.
     """
     rows: list[ResultRow] = []
     subject: Subject | None = None
@@ -264,11 +259,9 @@ def _failed_rows(context: TaskContext, run: EvalRun, notes: Sequence[Note]) -> l
 
 
 def _is_saved(run: EvalRun, runs: Sequence[EvalRun], context: TaskContext) -> bool:
-    """Tell whether a run's system can be used afterwards.
+    """Tell whether a run's system can be used afterwards: one that the report may recommend.
 
-    These are the systems that the report may recommend, with the first seed and fold. Random-init
-    baselines are not recommended, and neither are models joined with another's static vectors,
-    which use two budgets.
+    It is that of the first seed and fold, and neither random-init nor joined with static vectors.
     """
     is_first = run.finetune_seed == runs[0].finetune_seed and not run.fold
     return is_first and run.init == runs[0].init and context.keeps_systems
@@ -277,12 +270,7 @@ def _is_saved(run: EvalRun, runs: Sequence[EvalRun], context: TaskContext) -> bo
 def list_kept_systems(
     context: TaskContext, runs: Sequence[EvalRun], rows: Sequence[ResultRow], cache_dir: Path
 ) -> list[Path]:
-    """Return the folders in `cache_dir` of the systems that a stage keeps, after `evaluate_runs`.
-
-    Fine-tuned networks, also those of SetFit, that another system of as many labels beats on
-    validation are left out: heads are small, but a network is as large as its encoder. The mean
-    over the seeds decides.
-    """
+    """Return the folders in `cache_dir` of the systems that a stage keeps, after `evaluate_runs`."""
     saved = {
         run: _run_dir(cache_dir, run) / SYSTEM_DIR for run in runs if _is_saved(run, runs, context)
     }
@@ -321,10 +309,7 @@ def _load_or_evaluate(
     *,
     is_saved: bool,
 ) -> RunPredictions:
-    """Evaluate a run unless its predictions are cached. Raises EvaluationError if it fails.
-
-    `on_save` is called when a training has been saved.
-    """
+    """Evaluate a run unless its predictions are cached. Raises EvaluationError if it fails."""
     folder = _run_dir(cache_dir, run)
     resume_point = ResumePoint(
         folder.with_suffix(TRAININGS_SUFFIX), subject.task_context.checkpoint_seconds, on_save

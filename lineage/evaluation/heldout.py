@@ -1,7 +1,7 @@
 """A pretrained language model and counting predict the same held-out text.
 
-The text is cut into blocks of consecutive text, and both read each block in the batches in which
-the family is validated. The sums of each block tell how much their difference varies over text.
+The text is cut into blocks of consecutive text. The sums of each block tell how much their
+difference varies over text.
 
 Shapes: K blocks, N tokens, B rows, T positions, M masked positions.
 """
@@ -59,10 +59,7 @@ class HeldoutText:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, corpus: TokenizedCorpus) -> "HeldoutText | None":
-        """Return the text of a model; None if counting cannot predict what it predicts.
-
-        None also for a text of one sentence: it does not tell how much a difference varies.
-        """
+        """Return the text of a model; None if counting cannot predict what it predicts."""
         predicted = find_predicted(checkpoint.family, checkpoint.pretrain)
         if predicted is None:
             return None
@@ -140,10 +137,7 @@ def heldout_part(model: str) -> str:
 
 
 def find_predicted(family: Family, pretrain: Any) -> Predicted | None:
-    """Return what a model predicts at the end of its training that counting can predict too.
-
-    Public checkpoints are left out: nobody knows which text they would have to be counted on.
-    """
+    """Return what a model predicts at the end of its training that counting can predict too."""
     if not isinstance(family, LanguageModelFamily) or isinstance(family, Public):
         return None
     settings = pretrain.phases[-1].settings
@@ -156,8 +150,7 @@ def to_comparison_settings(settings: Any) -> Any:
     """Return a block `pretrain` for the batches that a model and counting predict.
 
     They are those of validation, with the last masking rate of the training. Every chosen token
-    becomes the mask: a model could read off those that validation leaves as they are. Of a model
-    that learns from causal and masked batches, all are causal.
+    becomes the mask. Of a model that learns from causal and masked batches, all are causal.
     """
     found = to_validation_settings(settings)
     if hasattr(settings, "mlm_probability"):
@@ -174,8 +167,7 @@ def to_comparison_settings(settings: Any) -> Any:
 def cut_into_blocks(corpus: TokenizedCorpus, *, seq_len: int) -> list[TokenizedCorpus]:
     """Cut a text into at most MAX_BLOCKS blocks of about equal length.
 
-    Of more than MAX_HELDOUT_BYTES, blocks at equal distances are kept. They end between documents
-    if there are many, else between sentences.
+    Of more than MAX_HELDOUT_BYTES, blocks at equal distances are kept.
     """
     text_bytes = corpus.text_bytes
     kept_share = min(1.0, MAX_HELDOUT_BYTES / text_bytes)

@@ -1,11 +1,10 @@
 """A 5-gram language model with interpolated modified Kneser-Ney smoothing.
 
 The estimates are those of Chen and Goodman 1999 (section 3) and of KenLM's lmplz without pruning
-(Heafield et al. 2013, section 3): counts of continuations below the highest order, three discounts
-for each order, and a uniform distribution over the vocabulary below the unigrams.
+(Heafield et al. 2013, section 3).
 
-Shapes: N tokens, V vocabulary, G distinct n-grams of one order, C contexts (n-grams one shorter),
-E ends of n-grams in a text, M positions that are asked about.
+Shapes: N tokens, V vocabulary, G distinct n-grams of one order, C contexts (n-grams one shorter), E
+ends of n-grams in a text, M positions that are asked about.
 """
 
 from collections.abc import Iterator
@@ -50,8 +49,7 @@ class KneserNey:
         """Return (N,) nats: the log-probability of each token given the four before it or fewer.
 
         A context begins at the last boundary or the last token of `is_start_N`. Such a first token
-        is read but not predicted: its value is 0. With `predicts_starts` it is predicted without a
-        context.
+        has the value 0, or with `predicts_starts` its log-probability without a context.
         """
         probabilities_N = self.unigrams_V[ids_N]
         for one in self._match_orders(ids_N, is_start_N):
@@ -66,8 +64,7 @@ class KneserNey:
     ) -> np.ndarray:
         """Return (M, V): the probability of each token at some positions, given those before it.
 
-        The tokens at the positions themselves are not read. Contexts are those of `log_probs`; a
-        first token has the unigrams.
+        The tokens at the positions themselves are not read. Contexts are those of `log_probs`.
         """
         rows_N = np.full(len(ids_N), -1)
         rows_N[positions_M] = np.arange(len(positions_M))
@@ -115,11 +112,7 @@ class _Match:
 
 
 def fit_kneser_ney(ids_N: np.ndarray, *, vocab_size: int, boundary_id: int) -> KneserNey:
-    """Count the n-grams of a text and estimate their probabilities.
-
-    `ids_N` are sequences one after the other, each after a boundary. A boundary at the very start
-    is added if it is missing, and is not counted.
-    """
+    """Count the n-grams of a text and estimate their probabilities."""
     if not len(ids_N) or ids_N[0] != boundary_id:
         ids_N = np.concatenate([[boundary_id], ids_N])
     ids_N = ids_N.astype(np.int64)

@@ -1,7 +1,7 @@
 """Scores of models that only count: what a pretrained language model has to beat.
 
 A 5-gram model with tokens of its own predicts all held-out text. It and the frequencies of words
-score the sentences of minimal pairs. `lineage.evaluation.token_counts` counts the tokens of models.
+score the sentences of minimal pairs.
 
 Shapes: N tokens, D documents, S sentences.
 """
@@ -48,11 +48,7 @@ class SentenceScorer(Protocol):
 
 @dataclass(frozen=True)
 class SentenceModel:
-    """A 5-gram model of sentences over byte-level BPE, which has a token for every text.
-
-    Each sentence is read by itself, after a boundary, and its end is predicted. The space between
-    two sentences is not.
-    """
+    """A 5-gram model of sentences over byte-level BPE, which has a token for every text."""
 
     tokenizer: Tokenizer
     ngrams: KneserNey
@@ -118,10 +114,7 @@ def measure_heldout_text(
 
 @dataclass(frozen=True)
 class WordFrequency:
-    """The frequencies of words in a text: a sentence has the product of those of its words.
-
-    Counts have one added, and all words that do not occur share one more entry.
-    """
+    """The frequencies of words in a text: a sentence has the product of those of its words."""
 
     counts: Mapping[str, int]
     language: str
@@ -172,10 +165,7 @@ class WordFrequencyMethod(SentenceScorerMethod):
 
 
 def select_documents(sizes_D: np.ndarray, *, text_bytes: int, seed: int) -> np.ndarray:
-    """Return the indices of the documents to count, in their order: as many bytes as models read.
-
-    With more text than that, they are random documents, about `text_bytes` in all.
-    """
+    """Return the indices of the documents to count, in their order: as many bytes as models read."""
     max_bytes = min(text_bytes, MAX_TRAIN_BYTES)
     order_D = generator("ngram", seed).permutation(len(sizes_D))
     bytes_before_D = np.cumsum(sizes_D[order_D]) - sizes_D[order_D]

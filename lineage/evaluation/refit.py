@@ -1,9 +1,7 @@
 """Fit a system of a finished study again, with its validation items among the training items.
 
-It is an ordinary run of its method on another task: one whose table train has more items. The
-hyperparameters are those that validation chose. Validation has nothing more to say, so a training
-ends at the share of its steps at which the trainings before it were best on validation, and has the
-learning rates that they had. See docs/decisions/0042.
+It is an ordinary run of its method on a task with more training items. A training ends at the share
+of its steps at which the trainings before it were best on validation. See docs/decisions/0042.
 """
 
 from collections.abc import Callable
@@ -42,8 +40,7 @@ def choose_training(
 ) -> ChosenTraining:
     """Return what the seeds and folds of a system have chosen: the medians.
 
-    `rows` and `curves` are the results of the stage that evaluated it. The median of trials is
-    that of their places in the list.
+    `rows` and `curves` are the results of the stage that evaluated it.
     """
     chosen = _select_chosen(rows, record)
     numbers = [
@@ -76,8 +73,8 @@ def _select_chosen(table: pd.DataFrame, record: SystemRecord) -> pd.DataFrame:
 def join_items(context: EvalContext | BaselineContext, run: EvalRun) -> TaskData:
     """Return a task whose training items are those of a run and those that validated it.
 
-    With all labels of a cross-validated task, they are the items of all folds. The validation
-    items remain, to see that they were learned. Test items are not in the task.
+    With all labels of a cross-validated task, they are the items of all folds. The validation items
+    remain, to see that they were learned. Test items are not in the task.
     """
     task = context.task
     table = task.splits["train"]
@@ -107,8 +104,8 @@ def refit_system(
     """Fit a kept system again; return its folder in `cache_dir`, and its record.
 
     The record's score on validation is the earlier one. Raises EvaluationError if the fit fails, or
-    if the new system answers the validation items, which it has learned, worse than the earlier
-    one did: it was trained without being watched, and trainings collapse at times.
+    if the new system answers the validation items, which it has learned, worse than the earlier one
+    did.
     """
     label_count = record.label_count
     count: LabelCount = "all" if label_count == "all" else int(label_count)

@@ -81,11 +81,7 @@ def _metric_rows(
     notes: list[Note],
     undefined: set[str],
 ) -> Iterator[ResultRow]:
-    """Yield a row for each metric of some items, and for each layer that answered alone.
-
-    `undefined` collects the metrics that are undefined over all items. A baseline has no rows by
-    group of these.
-    """
+    """Yield a row for each metric of some items, and for each layer that answered alone."""
     notes = [
         *notes,
         *find_method(context, run).describe_answers(context, items),
@@ -231,10 +227,7 @@ def curve_points(curves: pd.DataFrame) -> Iterator[CurvePoints]:
 
 
 def unknown_token_rows(context: EvalContext, init: Init) -> Iterator[ResultRow]:
-    """Yield the share of unknown tokens on each test set; nothing for public tokenizers.
-
-    A public tokenizer does not tell which of its tokens stands for unknown text.
-    """
+    """Yield the share of unknown tokens on each test set; nothing for public tokenizers."""
     checkpoint = context.checkpoint
     if not checkpoint.family.can_answer(context.kind.answer.answered_by, checkpoint.architecture):
         return
@@ -308,11 +301,7 @@ def _model_row(context: EvalContext, init: Init, metric: str, value: float) -> R
 
 
 def ceiling_rows(info: TaskInfo, num_examples: int) -> list[ResultRow]:
-    """Return the best possible scores on a generated task, over all items and by group.
-
-    There is one for each window that a model may read: the word alone (static), its left context,
-    or both sides. The column `features` names the window.
-    """
+    """Return the best possible scores on a generated task, over all items and by group."""
     if not info.ceilings:
         return []
     groups = {"all": info.ceilings, **info.ceiling_groups}

@@ -30,9 +30,8 @@ class TokenCounts:
         """Return (M, V): the probability of each token at the masked positions, from both sides.
 
         p(w) is proportional to p(w | left) p(w | right) / p(w): Bayes' rule, if the two sides are
-        independent given the token. A 5-gram model of its direction counts each side. A context
-        ends at the nearest masked or special token and at the end of the row. A side without
-        context has the frequencies.
+        independent given the token. A context ends at the nearest masked or special token and at
+        the end of the row. A side without context has the frequencies.
         """
         assert self.backward is not None, "it was counted for a masked model"
         is_context_BT = is_text_BT & ~is_masked_BT

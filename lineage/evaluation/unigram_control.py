@@ -1,8 +1,7 @@
 """A control of fine-tuning: logistic regression on the words that a bag of words reads.
 
-A bag of word embeddings that is fine-tuned from random init is logistic regression on unigrams in
-another form. If it scores lower than logistic regression on TF-IDF of the same tokens, then
-fine-tuning has not converged. The report says so (`lineage.analysis.convergence`).
+A fine-tuned bag of word embeddings is logistic regression on unigrams in another form. If it scores
+lower than logistic regression on TF-IDF, fine-tuning has not converged.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,10 +31,7 @@ def has_unigram_control(context: EvalContext) -> bool:
 def unigram_control_rows(
     context: EvalContext, runs: Sequence[EvalRun], C_values: Sequence[float]
 ) -> Iterator[ResultRow]:
-    """Yield the control's score for each fine-tuned random-init run, on the reported split.
-
-    Validation chooses C, for each run by itself.
-    """
+    """Yield the control's score for each fine-tuned random-init run, on the reported split."""
     for run in runs:
         if run.init == "random" and find_method(context, run).transfer == "finetuned":
             yield _control_row(context, run, C_values)
@@ -83,10 +79,7 @@ def _score(context: EvalContext, part: SplitItems, probabilities_NK: np.ndarray)
 def _build_features(
     context: EvalContext, tables: Sequence[pd.DataFrame]
 ) -> list[csr_matrix] | None:
-    """Return TF-IDF of the tokens of each table, fitted on the first; None if it has no token.
-
-    Two texts stand next to each other: their products would be more than unigrams.
-    """
+    """Return TF-IDF of the tokens of each table, fitted on the first; None if it has no token."""
     tokenizer = context.checkpoint.tokenizer
     texts = [
         [

@@ -1,14 +1,11 @@
 """BERT: a bidirectional Transformer with masked LM and next-sentence prediction.
 
 Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers". Token, position and
-segment embeddings are summed; post-norm, erf GELU, weights from a truncated normal, norm epsilon
-1e-12. The defaults are for narrow models and little text: init_std is 0.06 where the paper has
-0.02, and dropout is 0 (docs/decisions/0014).
+segment embeddings are summed; post-norm, erf GELU, weights from a truncated normal. The defaults
+are for narrow models and little text (docs/decisions/0014). `direction` reads from left to right
+(the paper's "LTR", section 5.1) or once in each direction, and `contextualizer` replaces the
+Transformer with LSTMs (masked: Senay and Salin 2020, "Masked ELMo").
 
-Two switches change one thing and leave everything else, batches included, as it is:
-`direction` reads from left to right (the paper's "LTR", section 5.1) or once in each direction,
-and `contextualizer` replaces the Transformer with LSTMs (masked: Senay and Salin 2020, "Masked
-ELMo").
 Shapes: B items, T positions, N predicted positions, V vocabulary, D width.
 """
 

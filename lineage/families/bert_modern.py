@@ -1,8 +1,7 @@
 """BERT with today's recipe: a modern Transformer that predicts masked tokens.
 
 There is no next-sentence prediction and no segment embedding, and masks become rarer in the course
-of the training. See `modern_transformer` for the block and its sources. Compare it with `bert`, the
-recipe of 2018.
+of the training. See `modern_transformer` for the block and its sources.
 """
 
 from functools import partial

@@ -44,11 +44,7 @@ NON_WORD_IDS = [SPECIAL_TOKENS["word"].index(token) for token in ("<pad>", "<S>"
 
 @dataclass(frozen=True)
 class Context2vecConfig:
-    """The block `architecture`.
-
-    `embedding_size` (of a context word) and `hidden_size` (of an LSTM and of a target word) follow
-    from the parameter budget if they are not given.
-    """
+    """The block `architecture`."""
 
     # average: the mean of all other words, without order, as in CBOW (the paper's baseline)
     context_encoder: Literal["lstm", "average"]
@@ -147,10 +143,7 @@ class Context2vecModel(Encoder):
         return self.target_embeddings(batch.ids_BT), contexts.view(*batch.ids_BT.shape, -1)
 
     def context_vectors(self, ids_SL: torch.Tensor, mask_SL: torch.Tensor) -> torch.Tensor:
-        """Return (S, L, H) vectors of positions, from the words to the left and right of them.
-
-        Special tokens have positions too.
-        """
+        """Return (S, L, H) vectors of positions, from the words to the left and right of them."""
         if self.config.context_encoder == "lstm":
             contexts = self._lstm_contexts(ids_SL, mask_SL)
         else:
@@ -213,11 +206,10 @@ class Context2vecModel(Encoder):
         return [group for group in groups if group]
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Initialize as the released code does.
+        """Initialize as the released code does: weights scaled by their inputs, open forget gates.
 
-        Tables have standard deviation 1 / sqrt(vocabulary), weights are scaled by their inputs, and
-        forget gates are open. The released target vectors start at zero; here they start like the
-        other tables, so that a random-init baseline can tell words apart.
+        The released target vectors start at zero; here they start like the other tables, so that a
+        random-init baseline can tell words apart.
         """
         for table in (self.target_embeddings, *self.context_embeddings):
             assert isinstance(table, nn.Embedding)

@@ -42,10 +42,7 @@ MAX_FILTER_WIDTH = 8  # bytes
 
 @dataclass(frozen=True, kw_only=True)
 class ElmoConfig(ProjectedLSTMConfig):
-    """The block `architecture`.
-
-    `projection_size` and `cell_size` follow from the parameter budget if they are not given.
-    """
+    """The block `architecture`."""
 
     filters: tuple[tuple[int, int], ...]  # (width in bytes, number of filters)
     char_embedding_size: int
@@ -143,11 +140,7 @@ class CharacterCNN(nn.Module):
         return self.projection(x)
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Initialize as bilm-tf does.
-
-        Convolutions are uniform within 0.05 for relu and scaled by their inputs for tanh;
-        highways pass most of their input on.
-        """
+        """Initialize as bilm-tf does."""
         nn.init.uniform_(self.byte_embeddings.weight, -1.0, 1.0, generator=generator)
         with torch.no_grad():
             self.byte_embeddings.weight[0].zero_()
@@ -215,10 +208,9 @@ class ElmoModel(Encoder):
     ) -> tuple[list[torch.Tensor], LSTMStates]:
         """Run both directions over windows that are already in reading order.
 
-        Returns each layer's (2, B, T, P) and the state from which to continue. In training, the
+        Return each layer's (2, B, T, P) and the state from which to continue. In training, the
         state of the first row is kept for `initial_state: trained`. The released ELMo continues
-        from whatever it read last (its authors: a zero state is worse), so that a text's vectors
-        depend on what was read before; with one fixed trained state they do not.
+        from whatever it read last, so that a text's vectors depend on what was read before.
         """
         outputs, state = self.body(tokens_2BTP, state)
         if self.training:
@@ -257,10 +249,7 @@ class ElmoModel(Encoder):
     def encode_from_state(
         self, batch: Batch, state: LSTMStates | None
     ) -> tuple[tuple[torch.Tensor, ...], LSTMStates]:
-        """Encode from a given state; also return the state after each item.
-
-        The released ELMo keeps it from batch to batch.
-        """
+        """Encode from a given state; also return the state after each item."""
         tokens_BTP = self.token_vectors(batch)
         reversed_BT = reversed_positions(batch.mask_BT)
         tokens_2BTP = torch.stack([tokens_BTP, gather_positions(tokens_BTP, reversed_BT)])
@@ -272,11 +261,7 @@ class ElmoModel(Encoder):
         return tuple(layers), state
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the modules by role.
-
-        The character encoder has its own role instead of `embedding`. A tied softmax counts as
-        the embedding.
-        """
+        """Return the modules by role; the character encoder is `characters`, not `embedding`."""
         return {**self._token_modules(), "body": self.body, "head": self.softmax}
 
     def _token_modules(self) -> dict[str, nn.Module]:

@@ -52,9 +52,8 @@ class FastTextConfig(StaticConfig):
 class FastTextModel(StaticVectors):
     """A table of words and a table of n-grams.
 
-    A word is the mean of its own vector and its n-grams'; an unknown word is the mean of its
-    n-grams'. N-grams come from the bytes that the tokenizer keeps of a word (`max_word_bytes`), so
-    that a longer word is known by its beginning.
+    A word is the mean of its own vector and its n-grams'. N-grams come from the bytes that the
+    tokenizer keeps of a word (`max_word_bytes`).
     """
 
     handles_oov = True

@@ -1,8 +1,8 @@
 """GloVe: vectors whose products fit the logarithms of co-occurrence counts.
 
 Pennington et al. 2014. As in the released program, pairs are counted in the text read once, or in
-the part of it that the budget covers, however many epochs the budget has; training then goes over
-the counts alone.
+the part of it that the budget covers; training then goes over the counts alone.
+
 Shapes: V words, D units, R records (pairs of words that co-occur); a leading 2 is word and context.
 """
 

@@ -82,11 +82,7 @@ class GPTModel(Encoder):
         return F.embedding(ids_BT, weight_RD) + weight_RD[V : V + T]
 
     def softmax_weight(self) -> torch.Tensor:
-        """Return the softmax's (V, D) weight.
-
-        With `tie_positions` it is (R, D): the positions' rows follow the tokens', and the dropout
-        mask of the current batch is applied.
-        """
+        """Return the softmax's (V, D) weight; with `tie_positions`, (R, D) with the positions."""
         if not self.config.tie_positions:
             return self.token_embeddings.weight
         weight_RD = self._token_and_position_weight()

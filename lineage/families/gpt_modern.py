@@ -1,6 +1,6 @@
 """GPT with today's recipe: a modern Transformer that predicts the next token.
 
-See `modern_transformer` for the block and its sources. Compare it with `gpt`, the recipe of 2018.
+See `modern_transformer` for the block and its sources.
 """
 
 from functools import partial

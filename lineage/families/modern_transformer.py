@@ -173,15 +173,12 @@ class ModernTransformer(Encoder):
         return tuple(outputs)
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Return the top vectors and the tied weight; there is no bias."""
         return x_ND, self.token_embeddings.weight, None
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the modules by role."""
         return {"embedding": self.token_embeddings, "body": self.blocks}
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """Return the token embedding, which is also the weight of the softmax."""
         return [*self.token_embeddings.parameters()]
 
     def init_weights(self, generator: torch.Generator) -> None:
@@ -192,7 +189,6 @@ class ModernTransformer(Encoder):
             block.init_weights(generator)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return D for the embedding and each block."""
         assert self.config.hidden_size is not None
         return (self.config.hidden_size,) * (self.config.num_layers + 1)
 
@@ -228,10 +224,7 @@ class ModernBlock(nn.Module):
         *,
         causal: bool,
     ) -> torch.Tensor:
-        """Map (B, T, D) to (B, T, D). The mask is True at positions that may be attended to.
-
-        A causal block needs no mask, since padding is at the end.
-        """
+        """Map (B, T, D) to (B, T, D). The mask is True at positions that may be attended to."""
         attended_BTD = self.self_attention(rms_norm(x_BTD), rotation, mask_B11T, causal=causal)
         x_BTD = x_BTD + F.dropout(attended_BTD, self.dropout, self.training)
         inner_BTF = F.relu(F.linear(rms_norm(x_BTD), self.ffn_in_FD)).square()

@@ -302,11 +302,10 @@ class PublicModel(Encoder):
         return self.mlm_head(x_ND), self.softmax_weight(), self.mlm_head.bias
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return (B, D): [CLS], the last position, the mean or the maximum.
+        """Return (B, D): [CLS], the last position, the mean or the maximum, with special tokens.
 
-        [CLS] goes through the pooler if there is one. A causal model has read the whole text only
-        at the last position. Special tokens count, as in the libraries. A sentence encoder's
-        vector also goes through the further modules of its folder, unless `pooling` is mean.
+        [CLS] goes through the pooler if there is one. A sentence encoder's vector also goes through
+        the further modules of its folder, unless `pooling` is mean.
         """
         pooled_BD = self._pool_top(layers[-1], batch.mask_BT)
         if self.config.pooling == "mean":
@@ -364,9 +363,8 @@ class PublicModel(Encoder):
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """Return the embeddings, then each block, or each group of ALBERT's that share weights.
 
-        A module that all blocks use, such as a table of relative positions, belongs to the
-        embeddings. The last norm belongs to the last block, and so do the layers over the pooled
-        vector if they are used.
+        A module that all blocks use belongs to the embeddings; the last norm, and the layers over
+        the pooled vector if they are used, to the last block.
         """
         modules = self.modules_by_role()
         model_type = self.checkpoint_info.model_type
@@ -388,11 +386,7 @@ class PublicModel(Encoder):
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator) -> None:
-        """Initialize as the library does.
-
-        Normal weights, norms at one, biases and the padding's row at zero. The output projections
-        of GPT-2 and ModernBERT shrink with the number of layers.
-        """
+        """Initialize as the library does."""
         std = self.hf_config.initializer_range
         cutoff = getattr(self.hf_config, "initializer_cutoff_factor", None)  # ModernBERT's
         for module in self.modules():
@@ -519,10 +513,7 @@ def _draw_lm_head(model: PublicModel, generator: torch.Generator) -> dict[str, t
 
 
 def _restore_tied_table(tensors: dict[str, torch.Tensor], model: PublicModel) -> None:
-    """Add the embedding if the file holds it only under a head's name.
-
-    Tied tables are saved once.
-    """
+    """Add the embedding if the file holds it only under a head's name."""
     weight = model.softmax_weight()
     table = next(name for name, view in model.tensor_views().items() if view is weight)
     if table in tensors:

@@ -1,11 +1,10 @@
 """SA-LSTM and LM-LSTM: a classifier's LSTM, pretrained as an autoencoder or a language model.
 
-Dai and Le 2015. The autoencoder reads a text and then writes it from its state alone: one LSTM, one
-table and one softmax for both halves. A classifier continues from the state after the last word.
-With `evaluate.finetune: {linear_label_gain: true}` the label is predicted after every word, with a
-weight that grows from 0 to 1 (linear label gain, section 3); predictions still come from the last
-state. Pairs of texts in both orders, multiple choice and questions about words have one position
-each to learn from, with the gain or without.
+Dai and Le 2015. The autoencoder reads a text and then writes it from its state alone. A classifier
+continues from the state after the last word. With `evaluate.finetune: {linear_label_gain: true}`
+the label is predicted after every word, with a weight that grows from 0 to 1 (section 3);
+predictions still come from the last state.
+
 Shapes: B items, T positions, E units of a word, H units of the LSTM, N targets, V vocabulary.
 """
 
@@ -42,10 +41,7 @@ SEPARATOR_ID = SPECIAL_TOKENS["word"].index("<pad>")
 
 @dataclass(frozen=True)
 class SALSTMConfig:
-    """The block `architecture`.
-
-    `embedding_size` and `hidden_size` follow from the parameter budget if they are not given.
-    """
+    """The block `architecture`."""
 
     objective: Literal["autoencoder", "language_model"]
     num_layers: int
@@ -159,8 +155,8 @@ def autoencoder_or_lm_loss(
 ) -> LossOutput:
     """Predict the text from the state after it (section 2), or each next word (section 3).
 
-    Each text starts from a zero state. The language model does not predict the first word of a text
-    or of a part of a long one; its nats per word are no bits per byte of the text.
+    Each text starts from a zero state. The language model does not predict the first word, so its
+    nats per word are no bits per byte of the text.
     """
     _, top_NH, targets_N = _predict(model, batch)
     nats = cross_entropy_nats(model.softmax_inputs(top_NH), targets_N)

@@ -1,9 +1,9 @@
 """Pretraining for sequence-to-sequence learning: one left-to-right language model per language.
 
 Ramachandran, Liu and Le 2017, "Unsupervised Pretraining for Sequence to Sequence Learning". The two
-language models give the first layers to an encoder and a decoder. They share nothing, and each
-step trains one of them, so that each is trained as if alone. The model around them is
+share nothing, and each step trains one of them. The model around them is
 `lineage.families.translator`; for every other task the source's language model is the encoder.
+
 Shapes: B items, T positions, D width, V vocabulary.
 """
 
@@ -34,11 +34,7 @@ SIDES = ("source", "target")
 
 @dataclass(frozen=True)
 class Seq2SeqConfig:
-    """The block `architecture`.
-
-    `hidden_size` follows from the parameter budget if it is not given: the layers of both language
-    models together are the body.
-    """
+    """The block `architecture`."""
 
     dropout: float
     hidden_size: int | None = None
@@ -145,11 +141,7 @@ class Seq2SeqModel(Encoder):
         return [[*self.source.parameters()], [*self.target.parameters()]]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return the tables, then the layers.
-
-        A task in one language gives the other's parameters no gradient, and so does not change
-        them.
-        """
+        """Return the tables, then the layers."""
         modules = self.modules_by_role()
         return [[*modules["embedding"].parameters()], [*modules["body"].parameters()]]
 
@@ -167,8 +159,8 @@ def one_language_lm_loss(
 ) -> LossOutput:
     """Predict the next piece in the batch's language; the other language model is unchanged.
 
-    `causal` counts both languages, so that bits per byte are those of the whole corpus, each text
-    read by its own model. The recurrent state holds the states of both models.
+    `causal` counts both languages, for bits per byte of the whole corpus. The recurrent state holds
+    the states of both models.
     """
     side = batch.lm_index
     language_model = (model.source, model.target)[side]

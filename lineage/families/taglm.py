@@ -1,13 +1,11 @@
 """TagLM: a separate forward and backward language model.
 
 Peters et al. 2017, "Semi-supervised sequence tagging with bidirectional language models". The two
-share no words, LSTM or softmax and are trained as if each were alone: two losses over separate
-parameters, gradients clipped separately. Downstream they stay frozen, and the probes that all
-families share read the top layer of each. The paper's tagger joins the two vectors to the output of
-its first recurrent layer, which reads static vectors: so does a BiLSTM of joined features
-(`grid.join_models`) with `evaluate.bilstm_probe: {num_layers: 2, join: first}`. There static
-vectors are trained with the tagger, which also reads characters; here static vectors stay frozen,
-and the tagger reads no characters.
+share no words, LSTM or softmax and are trained as if each were alone. Downstream they stay frozen,
+and probes read the top layer of each. The paper's tagger joins the two vectors to the output of its
+first recurrent layer: so does a BiLSTM of joined features (`grid.join_models`) with
+`evaluate.bilstm_probe: {num_layers: 2, join: first}`, whose static vectors stay frozen.
+
 Shapes: B items, T positions, N predicted positions, P projection, V vocabulary.
 """
 
@@ -44,10 +42,7 @@ DIRECTIONS = ("forward", "backward")
 
 @dataclass(frozen=True, kw_only=True)
 class TagLMConfig(ProjectedLSTMConfig):
-    """The block `architecture`.
-
-    `projection_size` and `cell_size` follow from the parameter budget if they are not given.
-    """
+    """The block `architecture`."""
 
     directions: Literal["bidirectional", "forward", "backward"]
 
@@ -158,11 +153,10 @@ class TagLMModel(Encoder):
 def independent_lm_losses(
     model: TagLMModel, batch: Batch, recurrent_state: LSTMStates | None = None
 ) -> LossOutput:
-    """Predict the next word from the left and the previous word from the right.
+    """Predict the next and the previous word, from the left and from the right, with two losses.
 
-    The loss is the sum of two losses that share no parameter. The first half of the batch's rows
-    are forward windows, the second half backward ones. The recurrent state holds the layers of all
-    models, one model after the other.
+    The first half of the batch's rows are forward windows, the second half backward ones. The
+    recurrent state holds the layers of all models, one model after the other.
     """
     num_layers = model.config.num_layers
     halves = dict(zip(DIRECTIONS, split_directions(batch), strict=True))

@@ -83,10 +83,7 @@ class LanguageModel(nn.Module):
     def run_lstm(
         self, ids_BT: torch.Tensor, state: LSTMState | None, *, dropout: float
     ) -> tuple[torch.Tensor, torch.Tensor, LSTMState]:
-        """Return the embedding and the output, both (B, T, D), and the state after the last position.
-
-        The LSTM runs from a state, or from zeros.
-        """
+        """Return the embedding and the output, both (B, T, D), and the last state."""
         embedded_BTD = F.dropout(self.embedding(ids_BT), dropout, self.training)
         output_BTD, state = self.lstm(embedded_BTD, state)
         return embedded_BTD, output_BTD, state
@@ -125,11 +122,7 @@ class EncoderMemory:
 
 
 class Translator(nn.Module):
-    """An encoder and a decoder of `num_layers` LSTMs.
-
-    The decoder starts from zeros, as its language model did, and learns about the source only
-    through attention.
-    """
+    """An encoder and a decoder of `num_layers` LSTMs; the decoder starts from zeros."""
 
     def __init__(
         self, source_lm: LanguageModel, target_lm: LanguageModel, settings: TranslationSettings
@@ -156,9 +149,9 @@ class Translator(nn.Module):
     ) -> tuple[torch.Tensor, list[LSTMState]]:
         """Return (B, T, V) logits of the next tokens and the last state of each layer.
 
-        T = 1 is one decoding step. The attention weights come from the top layer alone, and every
-        attended layer is summed with them (section 2.3). The result is combined with the decoder's
-        top state as in Luong et al. 2015, equation 5. The residual is added before the softmax.
+        T = 1 is one decoding step. The attention weights come from the top layer alone (section
+        2.3). The result is combined with the decoder's top state as in Luong et al. 2015, equation
+        5. The residual is added before the softmax.
         """
         _, first_BTD, first_state = self.target_lm.run_lstm(
             ids_BT, states[0], dropout=self.settings.dropout

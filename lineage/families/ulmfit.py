@@ -1,13 +1,11 @@
 """ULMFiT: an AWD-LSTM language model that is adapted and then fine-tuned.
 
-Howard and Ruder 2018, "Universal Language Model Fine-tuning for Text Classification". The paper's
-fine-tuning techniques are available to every family: `layer_lr_decay` (discriminative rates),
-`stlr` (slanted triangular rates) and `gradual_unfreezing`. This file holds the model they were made
-for and its classifier with concat pooling. Only this family has `tokenizer.direction` (backward
-models), and of `evaluate.finetune` the keys `bptt_window`, `pooled_positions` (BPT3C) and
-`classifier_hidden_dropout`. From AWD-LSTM (Merity et al. 2018) come `dropouts`,
-`activation_penalty` (AR) and `temporal_activation_penalty` (TAR) of the architecture, and
+Howard and Ruder 2018, "Universal Language Model Fine-tuning for Text Classification". This file
+holds the model and its classifier with concat pooling; `layer_lr_decay`, `stlr` and
+`gradual_unfreezing` are available to every family. From AWD-LSTM (Merity et al. 2018) come
+`dropouts`, `activation_penalty` (AR) and `temporal_activation_penalty` (TAR), and
 `pretrain.variable_bptt` and `nt_asgd`.
+
 Shapes: B items, T positions, V vocabulary, E embedding, H units, N predicted positions, D inputs of
 the classifier.
 """
@@ -36,11 +34,7 @@ from lineage.training.settings import PretrainSettings
 
 @dataclass(frozen=True)
 class ULMFiTConfig:
-    """The block `architecture`.
-
-    `embedding_size` (of the words and the last layer) and `hidden_size` (of the layers between)
-    follow from the parameter budget if they are not given.
-    """
+    """The block `architecture`."""
 
     num_layers: int
     hidden_to_embedding_ratio: float  # hidden_size / embedding_size; 2.875 in the original
@@ -118,9 +112,8 @@ class ULMFiTModel(Encoder):
     ) -> torch.Tensor:
         """Pool a long text with backpropagation through time (BPT3C, section 3.3).
 
-        The state runs through the whole text; gradients stay within a window. Only windows that
-        begin in an item's last `pooled_positions` positions are pooled, and so trained, as with
-        fastai's max_len.
+        Gradients stay within a window. Only windows that begin in an item's last `pooled_positions`
+        positions are pooled, and so trained, as with fastai's max_len.
         """
         T = batch.mask_BT.shape[1]
         window_starts_T = torch.arange(T, device=batch.mask_BT.device) // window * window
@@ -183,8 +176,7 @@ class PoolingClassifier(nn.Module):
     """Batch norm, dropout, linear, ReLU, then batch norm, dropout, linear.
 
     Section 3.3; fastai's PoolingLinearClassifier, whose linear layers have no bias. `dropouts` are
-    for the pooled text and for the hidden layer (fastai's ps). After fine-tuning, the norms'
-    statistics are computed again over the training items (see `lineage.methods.finetuning`).
+    for the pooled text and for the hidden layer (fastai's ps).
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Count the work of a study's stages, in the units in which the stages log it.
 
-The counts of evaluations come from the methods. Of a training, its budget tells the bytes; how
-often and on how much text it is validated, the rehearsed training has logged itself.
+The counts of evaluations come from the methods. How often a training is validated, the rehearsed
+one has logged itself.
 """
 
 from collections.abc import Sequence
@@ -128,10 +128,7 @@ def _list_runs_of(
 def count_refits(
     stage: StageName, params: Params, task: TaskData, models: dict[str, ModelConfig]
 ) -> dict[LabelCount, list[list[Work]]]:
-    """Return the work of fitting each system of a stage again, by its number of labels.
-
-    A system learns from the validation items too, once, and without trials.
-    """
+    """Return the work of fitting each system of a stage again, once, by its number of labels."""
     context, runs = _list_runs_of(stage, params, task, models)
     first_seed = params.grid.finetune_seeds[0]
     found: dict[LabelCount, list[list[Work]]] = {}

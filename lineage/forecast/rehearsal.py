@@ -1,7 +1,6 @@
 """A rehearsal: a scratch study with a user's parameters and models, and little of all else.
 
-Its stages are the real ones. It has samples of the corpus and of the tasks, two label counts, two
-seeds, and short trainings. Models, tasks and seeds that take equally long are rehearsed once.
+Its stages are the real ones. Models, tasks and seeds that take equally long are rehearsed once.
 """
 
 import json
@@ -127,10 +126,7 @@ def _count_train_items(item_bytes: float, params: Params) -> int:
 
 
 def _choose_stand_ins(params: Params, data: StudyData) -> dict[str, str]:
-    """Map models with equal blocks, similar tasks, and all seeds to the first of them.
-
-    Similar tasks have the same form, and items that differ in length by less than LENGTH_STEP.
-    """
+    """Map models with equal blocks, similar tasks, and all seeds to the first of them."""
     stand_ins = {}
     first: dict[str, str] = {}
     for name in params.grid.models:

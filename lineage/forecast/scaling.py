@@ -192,8 +192,7 @@ class _Rehearsed:
 def grow_features(done: Sequence[Work], counted: Sequence[Work], *, num_tables: int) -> float:
     """Return the bytes that features take beyond those of the rehearsal.
 
-    A table that would take more than MAX_MEMORY_BYTES is kept in a file. It counts as that much,
-    since the system may keep as much of the file in memory as is free.
+    A table counts as MAX_MEMORY_BYTES at most; a larger one is kept in a file.
     """
     full = {work.part: work.count for work in counted}
     grown = 0.0

@@ -31,11 +31,7 @@ def propose(
     limit_seconds: float,
     simulate: Simulation,
 ) -> Proposal:
-    """Return the most models, and the most text, with which a run takes no longer.
-
-    The cheapest models come first, so that as many as possible fit. A proposed text is at least one
-    pass of `budget.max_epochs`: models would learn too little from less.
-    """
+    """Return the most models, and the most text, with which a run takes no longer."""
     models = _fit_models(stages, forecast, params, limit_seconds, simulate)
     passes = params.budget.max_epochs
     for step in range(SHARE_STEPS, 0, -1):

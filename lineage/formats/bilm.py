@@ -129,11 +129,7 @@ def _parse_block(record_type: type[OptionsT], tree: Any, name: str, path: Path) 
 
 
 def read_bilm(options_path: Path, weights_path: Path) -> ElmoModel:
-    """Read a model without a softmax, which such files do not hold.
-
-    Raises InputError if a tensor is missing, unexpected, not finite, or of another shape or type;
-    nothing is loaded then.
-    """
+    """Read a model without a softmax, which such files do not hold."""
     config, _ = read_options(options_path)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")
@@ -318,10 +314,7 @@ def _load_arrays(model: ElmoModel, arrays: Mapping[str, np.ndarray]) -> None:
 def batch_to_ids(
     sentences: Sequence[Sequence[str]], *, max_word_bytes: int = MAX_WORD_BYTES
 ) -> torch.Tensor:
-    """Return (B, T, C) byte ids of sentences that are split into words; 0 after a sentence.
-
-    A word's bytes are cut to C - 2, even inside a character.
-    """
+    """Return (B, T, C) byte ids of sentences that are split into words; 0 after a sentence."""
     longest = max((len(words) for words in sentences), default=0)
     ids_BTC = np.zeros((len(sentences), longest, max_word_bytes), np.int64)
     for row, words in enumerate(sentences):
@@ -333,8 +326,7 @@ def batch_to_ids(
 class Elmo(nn.Module):
     """Map byte ids to one vector per word, the scalar mix of the biLM's layers.
 
-    With `carry_state` the LSTMs' state is kept from call to call, as in ELMo; the same sentence
-    then gets another vector the second time, and `reset_state` forgets the state.
+    With `carry_state` the LSTMs' state is kept from call to call, as in ELMo.
     """
 
     def __init__(
@@ -364,10 +356,9 @@ class Elmo(nn.Module):
         self.state = None
 
     def layer_outputs(self, ids_BTC: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Return each layer's (B, T + 2, 2 P) and the mask (B, T + 2).
+        """Return each layer's (B, T + 2, 2 P) and the mask (B, T + 2), with sentence boundaries.
 
-        They include the sentence boundaries and are zero at padding. Raises InputError for ids with
-        another number of bytes than the model's: it would cut long words elsewhere.
+        Raises InputError for ids with another number of bytes than the model's.
         """
         if ids_BTC.shape[-1] != self.max_word_bytes:
             raise InputError(

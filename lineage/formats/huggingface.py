@@ -62,8 +62,7 @@ class HFLayout:
 def read_hf_folder(folder: Path) -> Encoder:
     """Read a model, with its heads, that one of the four classes saved.
 
-    Raises InputError if a file, a key or a tensor is missing, unexpected or does not fit; nothing
-    is loaded then.
+    Raises InputError if a file, a key or a tensor is missing, unexpected or does not fit.
     """
     layout, hf_config = _read_hf_config(folder)
     where = str(folder / "config.json")
@@ -94,9 +93,7 @@ def read_hf_folder(folder: Path) -> Encoder:
 
 
 def write_hf_folder(model: Encoder, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write a model and its tokenizer for `AutoModelForPreTraining.from_pretrained`.
-
-    Modern GPT is written for `AutoModelForCausalLM`.
+    """Write a model and its tokenizer for the auto classes of transformers.
 
     Raises InputError for a model that the library has no class for, and for a tokenizer that
     normalizes text as its file cannot express.
@@ -264,7 +261,7 @@ def _require_values(hf_config: HFConfig, expected: Mapping[str, object]) -> None
 def _single_dropout(hf_config: HFConfig, first: str, *others: str) -> float:
     """Return the dropout that all these keys have, by the library's default if they are missing.
 
-    Raises ValueError if they differ: continued training would then train another model.
+    Raises ValueError if they differ.
     """
     for key in others:
         dropout = hf_config.get(key, DEFAULT_DROPOUT)

@@ -1,7 +1,8 @@
 """Word vectors in the text and binary formats of word2vec's program.
 
-gensim, spaCy, GloVe's converter and fastText's .vec use them too. The first line has the numbers of
-words and of units; then come each word, a space and its values: written out, or as 32-bit floats.
+The first line has the numbers of words and of units; then come each word, a space and its values:
+written out, or as 32-bit floats.
+
 Shapes: W words, D units.
 """
 
@@ -29,10 +30,7 @@ class WordVectors:
 
 @torch.inference_mode()
 def get_word_vectors(model: Encoder, tokenizer: Tokenizer) -> WordVectors:
-    """Return the vectors of a static model's whole vocabulary, most frequent word first.
-
-    Those of fastText include their n-grams. Raises InputError for models without static vectors.
-    """
+    """Return the vectors of a static model's whole vocabulary, most frequent word first."""
     if not isinstance(model, StaticVectors):
         raise InputError(
             "only word2vec, fastText and GloVe have one vector a word; this model's depend on the "
@@ -49,8 +47,8 @@ def get_word_vectors(model: Encoder, tokenizer: Tokenizer) -> WordVectors:
 def set_word_vectors(vectors: WordVectors, model: Encoder, tokenizer: Tokenizer) -> int:
     """Set the vectors of the words that a word2vec or GloVe model knows; return their number.
 
-    An unknown word gets the mean of the rarest, as after training; words that the file lacks keep
-    their vectors. Raises InputError if widths differ.
+    An unknown word gets the mean of the rarest; words that the file lacks keep their vectors.
+    Raises InputError if widths differ.
     """
     if type(model) is not StaticVectors:
         raise InputError(

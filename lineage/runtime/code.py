@@ -1,16 +1,14 @@
 """Digest the code that a stage runs.
 
 The code of a stage is every file of the project that stages/VERB.py imports, directly or not, plus
-the files of the families and of the kind of task that it uses. A file's digest leaves out its
-docstrings, so that a better explanation re-runs nothing. There is one such notion. The sources
-stage records the digests: one record for each verb, and the digest of a family's or a kind's own
-file in the records of the models and tasks that use it. DVC depends on the records, so a change
-re-runs the stages that it may affect and leaves the others fresh. A stage refuses to go on if its
-files no longer match the records, and resumes only from state that the same code wrote. What the
-sources stage measures about data is kept by the same digests.
+the files of the families and of the kind of task that it uses. Docstrings are left out, so that a
+better explanation re-runs nothing. The sources stage records the digests: one record for each verb,
+and a family's or a kind's own file in the records of the models and tasks that use it. DVC depends
+on the records. A stage refuses to go on if its files no longer match them, and resumes only from
+state that the same code wrote.
 
-Listing the files in dvc.yaml would do the same, but would write forty entries for each stage into
-dvc.lock, which DVC reads and writes whole for each stage that it runs.
+Listing the files in dvc.yaml would write forty entries for each stage into dvc.lock, which DVC
+reads and writes whole for each stage that it runs.
 """
 
 import ast
@@ -111,10 +109,7 @@ def keep_digests() -> None:
 
 
 def _without_docstrings(source: bytes) -> bytes:
-    """Cut the docstrings out of the text.
-
-    The syntax tree alone differs between versions of Python.
-    """
+    """Cut the docstrings out of the text; syntax trees differ between versions of Python."""
     try:
         tree = ast.parse(source)
     except SyntaxError:  # someone is editing the file
@@ -181,10 +176,7 @@ def imported_modules(module: str) -> set[str]:
 
 
 def imported_names(path: Path) -> set[str]:
-    """Return the full names that a file imports, also inside functions.
-
-    A name from a package may be a module or something in it.
-    """
+    """Return the full names that a file imports, also inside functions."""
     names: set[str] = set()
     for node in _walk_statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -32,10 +32,7 @@ def find_database() -> Path | None:
 
 
 def lock_store() -> contextlib.AbstractContextManager[None]:
-    """Let only one of the processes that share a store write.
-
-    The lock is next to the database, since workers on this machine share it too.
-    """
+    """Let only one of the processes that share a store write, workers included."""
     database = find_database()
     return hold_lock(Path(f"{database}.lock") if database else STATE_DIR / "tracking.lock")
 
@@ -58,8 +55,7 @@ def check_unlocked(database: Path) -> None:
 def check_database() -> str:
     """Set the database aside if it is broken. Return one line that says so, or an empty text.
 
-    It is called before the first stage of a run, where it may take some seconds. A folder that
-    cannot be written to is left to the stages, which go on without MLflow.
+    A folder that cannot be written to is left to the stages, which go on without MLflow.
     """
     database = find_database()
     if database is None or not database.is_file():

@@ -29,10 +29,7 @@ def check_outputs(lock: Mapping[str, LockEntry], stages: Collection[str]) -> Non
 
 
 def check_result_files(folder: Path) -> None:
-    """Raise DamagedError if a file of this folder has not the digest that dvc.lock has for it.
-
-    Without dvc.lock, as for a stage that is run by hand, nothing is checked.
-    """
+    """Raise DamagedError if a file of this folder has not the digest that dvc.lock has for it."""
     lock_file = Path("dvc.lock")
     if not lock_file.is_file():
         return

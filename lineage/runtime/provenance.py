@@ -24,10 +24,7 @@ LockEntry = Mapping[str, Any]  # a stage's entry in dvc.lock
 
 @dataclass(frozen=True)
 class Dataset:
-    """An artifact that a stage reads: its path in the workspace and its digest.
-
-    Its data is never copied. `lineage.runtime.datasets` describes one.
-    """
+    """An artifact that a stage reads: its path in the workspace and its digest."""
 
     name: str
     digest: str
@@ -59,8 +56,7 @@ class StudyVersion:
 def get_pipeline_id() -> str:
     """Return the id of the run of the current study: 16 characters of a digest.
 
-    It covers what the sources stage has recorded: parameters, data and code. A worker, which has
-    only what its stage reads, gets the id from the orchestrator.
+    A worker, which has only what its stage reads, gets the id from the orchestrator.
     """
     given = os.environ.get("LINEAGE_PIPELINE_ID")
     return given or compute_pipeline_id(Path())
@@ -106,10 +102,7 @@ def get_study_version() -> StudyVersion:
 
 
 def common_tags(pipeline: str) -> dict[str, str]:
-    """Return the tags of every run.
-
-    Parents and children both have them, since MLflow filters runs one by one.
-    """
+    """Return the tags of every run."""
     study = get_study_version()
     package = read_package_version()
     tags = {
@@ -132,9 +125,8 @@ def common_tags(pipeline: str) -> dict[str, str]:
 def read_lock_entry(root: Path, stage: str) -> dict[str, Any]:
     """Return a stage's entry in dvc.lock, or nothing if the stage has not run.
 
-    Only the entry's own lines are parsed: parsing 146 stages takes 0.27 s. While DVC itself is
-    writing the file, the entry may be missing or cut short, and nothing is returned; our own writer
-    replaces the file in one step.
+    Only the entry's own lines are parsed: parsing 146 stages takes 0.27 s. Nothing is returned
+    either while DVC itself is writing the file.
     """
     path = root / "dvc.lock"
     pattern = rf"^  {re.escape(stage)}:\n((?:(?:    .*)?\n)+)"
@@ -175,11 +167,9 @@ def read_stage_metadata(
 ) -> dict[str, StageMetadata]:
     """Read the metadata of the stages whose results are here, according to dvc.lock.
 
-    A stage that ran elsewhere may have none. A metadata file describes the last time that its stage
-    ran. A copy is kept under the entry of dvc.lock that came of it, so that an older result which
-    DVC brings back gets its own metadata again, or none. A run of the graph keeps the copy at once.
-    After a plain `dvc repro` it is kept here, unless the entry stood there before the stage ran and
-    has a copy already.
+    A file describes the last time that its stage ran. A copy is kept under the entry of dvc.lock
+    that came of it, so that an older result which DVC brings back gets its own metadata again, or
+    none. After a plain `dvc repro` the copy is made here.
     """
     metadata_by_stage = {}
     for name in sorted(set(stages) & set(lock)):

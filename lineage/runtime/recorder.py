@@ -97,10 +97,7 @@ def flatten_params(tree: Mapping[str, object], prefix: str = "") -> dict[str, st
 
 
 class StageTracker(Tracker):
-    """The tracker of one stage. What it logs is in the stage's journal, on the disk.
-
-    A thread sends it, which does not keep the process from ending.
-    """
+    """The tracker of one stage. What it logs is in the stage's journal, on the disk."""
 
     def __init__(self, run: StageRun) -> None:
         self._journal = JournalWriter(run)

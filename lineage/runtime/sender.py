@@ -46,8 +46,8 @@ RunCallback = Callable[[str], None]  # takes the id of the run; empty if MLflow 
 def send_live_journal(path: Path, is_closed: threading.Event, on_run: RunCallback) -> None:
     """Send the journal of a stage until it is closed, and before it those that wait.
 
-    A stage may go on in the run of an older one. If MLflow does not answer, one line is printed, and
-    it is asked again for as long as the stage runs.
+    If MLflow does not answer, one line is printed, and it is asked again for as long as the stage
+    runs.
     """
     has_warned = False
     while True:
@@ -71,8 +71,7 @@ def send_live_journal(path: Path, is_closed: threading.Event, on_run: RunCallbac
 def send_waiting(parent: MlflowTracker) -> Iterator[None]:
     """Send the journals of earlier stages in a thread, while the block works on the parent run.
 
-    Without a parent run MLflow does not answer, and nothing is sent. A line says if some still
-    wait.
+    Nothing is sent without a parent run: MLflow does not answer. A line says if some still wait.
     """
     thread = threading.Thread(target=_send_waiting, daemon=True)
     if parent.run_id:
@@ -183,8 +182,7 @@ def _sample_machine(run: entities.Run) -> Iterator[None]:
 def main() -> None:
     """Send what waits, and end the pipeline's run: `python -m lineage.runtime.sender STATUS`.
 
-    A run in which a stage failed is never published, which would end its parent; stages that went
-    on have opened it again.
+    A run in which a stage failed is never published, which would end its parent.
     """
     server_time = ServerTime()
     status: RunStatus = "KILLED" if sys.argv[1] == "KILLED" else "FAILED"

@@ -69,10 +69,7 @@ def run_git(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def read_runtime_settings() -> RuntimeSettings:
-    """Read runtime.yaml of the current study, if it has one, with LINEAGE_* variables over it.
-
-    Raises InputError.
-    """
+    """Read runtime.yaml of the study, with LINEAGE_* variables over it. Raises InputError."""
     path = Path("runtime.yaml")
     tree = read_yaml(path) if path.is_file() else {}
     for key, value_type in VARIABLE_TYPES.items():
@@ -96,10 +93,7 @@ def resolve_data_root() -> Path:
 
 
 def resolve_tracking_uri() -> str:
-    """Return the address of the MLflow store.
-
-    It is absolute, since MLflow's own default depends on the current folder.
-    """
+    """Return the address of the MLflow store, which does not depend on the current folder."""
     given = read_runtime_settings().tracking_uri or f"{SQLITE_PREFIX}mlflow.db"
     if given.startswith(SQLITE_PREFIX):
         return f"{SQLITE_PREFIX}{Path.cwd() / given.removeprefix(SQLITE_PREFIX)}"
@@ -117,8 +111,7 @@ def get_user_name() -> str:
 def prepare_environment() -> None:
     """Set what tools need in the environment: no proxy for this machine, and a user name.
 
-    Without a proxy variable, no exceptions are set either: macOS then asks its own settings. Both
-    spellings of `no_proxy` get the same value, since tools differ in which one they read.
+    Without a proxy variable, no exceptions are set: macOS then asks its own settings.
     """
     names = ("no_proxy", "NO_PROXY")
     if any(_names_proxy(variable) for variable in os.environ):

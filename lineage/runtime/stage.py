@@ -94,8 +94,7 @@ class Stage:
     def check_unchanged(self) -> None:
         """Raise InputError if the code has changed since the sources stage recorded it.
 
-        DVC would keep the result under code that did not make it. Parameters cannot change during a
-        run: stages read the copy of params.yaml that the sources stage has made.
+        DVC would keep the result under code that did not make it.
         """
         changed = []
         for name, recorded in self._recorded_code().items():
@@ -108,10 +107,7 @@ class Stage:
             )
 
     def watch_model(self, model: str) -> None:
-        """Check the files of a further model too.
-
-        Call it before they are imported. Raises InputError.
-        """
+        """Check the files of a further model too, before they are imported. Raises InputError."""
         self._watched_names = (*self._watched_names, model)
         self.check_unchanged()
 
@@ -286,11 +282,7 @@ def run_stage(verb: str, work: Callable[[Stage], None]) -> NoReturn:
 
 @contextlib.contextmanager
 def _lock_stage(stage: Stage) -> Iterator[None]:
-    """Let only one process run a stage.
-
-    Killing DVC can leave an orphan that still writes, and the next DVC would start a second
-    process.
-    """
+    """Let only one process run a stage: killing DVC can leave an orphan that still writes."""
     check_writable(str(STATE_DIR))
     path = STATE_DIR / "locks" / f"{stage.file_name}.lock"
     message = f"{stage.name}: waiting for another process that runs this stage"

@@ -218,10 +218,7 @@ class MlflowTracker:
         )
 
     def log_ranked_systems(self, systems: Sequence[RankedSystem]) -> None:
-        """Log systems as models without files, each with its score, unless they are there already.
-
-        MLflow's page Models shows and sorts them by data set.
-        """
+        """Log systems as models without files, each with its score, unless they are there."""
 
         def log(client: MlflowClient) -> None:
             found = client.search_logged_models(
@@ -251,10 +248,7 @@ class MlflowTracker:
         log_model_score(client, self.run_id, model.model_id, system.score)
 
     def set_note(self, text: str, *, title: str = "") -> None:
-        """Set the description on the run's page, in Markdown, and the name that lists show.
-
-        A text longer than MLflow takes is cut.
-        """
+        """Set the description on the run's page, in Markdown, and the name that lists show."""
         tags = [entities.RunTag(NOTE_TAG, text[:MAX_TAG_LENGTH])]
         if title:
             tags.append(entities.RunTag("mlflow.runName", title[:MAX_TAG_LENGTH]))
@@ -272,7 +266,7 @@ class MlflowTracker:
     def _request(self, action: str, send: Callable[[MlflowClient], object]) -> None:
         """Ask something of MLflow. Warn about the first failure, unless failures are raised.
 
-        Failures of a server that does not answer take long: then nothing more is tried.
+        If failures take long, nothing more is tried.
         """
         if self._client is None:
             return
@@ -322,10 +316,7 @@ def log_model_score(client: MlflowClient, run_id: str, model_id: str, score: Mod
 
 
 def open_parent_run(pipeline: str, server_time: ServerTime | None = None) -> MlflowTracker:
-    """Find or create the run of a whole pipeline. It stays open until its publish stage ends it.
-
-    A server that is slow is waited for no longer than `server_time` allows.
-    """
+    """Find or create the run of a whole pipeline. It stays open until its publish stage ends it."""
     server_time = server_time or ServerTime()
     try:
         with server_time.limit():
@@ -347,11 +338,7 @@ def _log_datasets(
 
 
 def connect(pipeline: str) -> Store:
-    """Open the store and its experiment.
-
-    The first process creates the database, behind a lock: of two that create it together, one dies.
-    A broken one is set aside.
-    """
+    """Open the store and its experiment. Set a broken database aside, create a missing one."""
     database = find_database()
     # Before the lock is taken: a store that is silent must not hold up other stages.
     if database is None:
@@ -403,8 +390,7 @@ def _create_experiment(client: MlflowClient) -> str:
 def _artifact_location() -> str | None:
     """Return the address of a new experiment's artifacts, or None for the server's own.
 
-    They are next to the database. MLflow's own default depends on the current folder, which may be
-    that of a worker.
+    MLflow's own default depends on the current folder, which may be that of a worker.
     """
     database = find_database()
     if database is None:
@@ -422,7 +408,7 @@ def get_or_create_parent(
     """Return the oldest parent of this pipeline, on which all processes agree, or a new one.
 
     A new one begins now, or with the stage that began at `start_time`, in ms. One that has ended is
-    opened again, unless the stage has ended too.
+    opened again, unless the stage has ended too (`has_ended`).
     """
     with lock_store():
         parent = find_parent(store)
@@ -452,9 +438,8 @@ def get_or_create_stage_run(
 ) -> entities.Run:
     """Return the run that a stage has begun with these parameters and tags, or a new one.
 
-    The stage may have been killed, or an attempt to send its values may have failed. A run without
-    parameters is one that was just created then. One that has finished belongs to another execution
-    unless its last attempt is this one.
+    A run without parameters is one that was just created when sending failed. One that has finished
+    belongs to another execution unless its last attempt is this one.
     """
     client = store.client
     attempt = str(stage_run.start_time)

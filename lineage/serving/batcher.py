@@ -27,8 +27,7 @@ class _Waiting:
 class Batcher:
     """Calls a model in a thread of its own, for all requests that arrived during the call before.
 
-    A request that the model refuses is refused alone: after an error, each request of the call is
-    answered by itself.
+    After an error, each request of the call is answered by itself.
     """
 
     def __init__(self, answer_rows: AnswerRows) -> None:

@@ -76,8 +76,7 @@ def embed_file(
 ) -> str:
     """Write the columns of a file with vectors as parquet, and return a sentence about it.
 
-    `model` is MODEL, or MODEL@TASK for the model adapted to a task's text. Without `layer` the
-    layers are averaged, as a scalar mix does before it is trained. Raises InputError.
+    `model` is MODEL or MODEL@TASK. Without `layer` the layers are averaged. Raises InputError.
     """
     params = read_recorded_params()
     folder = locate_trained_model(params, model)
@@ -117,10 +116,7 @@ def embed_file(
 
 
 def _embed_chunk(embedder: Embedder, cells: list[Any], place: str, *, words: bool) -> TableColumns:
-    """Return the new columns of a chunk; None in rows without text.
-
-    Raises InputError for a cell that is neither a text nor blank.
-    """
+    """Return the new columns of a chunk; None in rows without text. Raises InputError."""
     texts: dict[int, str] = {}  # by row
     for row, cell in enumerate(cells):
         if is_empty_cell(cell):

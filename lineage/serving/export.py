@@ -67,10 +67,7 @@ def export(
 
 
 def export_system(kept: KeptSystem, task: Task, out: Path) -> None:
-    """Copy a system with its model and tokenizer; the folder appears when it is complete.
-
-    Raises InputError if a file is damaged.
-    """
+    """Copy a system with its model and tokenizer. Raises InputError if a file is damaged."""
     record = kept.record
     check_files(kept)
     with _new_folder(out) as draft:

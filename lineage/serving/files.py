@@ -69,9 +69,8 @@ def open_input(
 ) -> InputFile:
     """Return a file with the names of its columns; a txt has one, `text_column`, and no header.
 
-    `word_columns` are the columns of the task's own files, if these have one word per line; then
-    the file may have the same columns, or the words alone. Raises InputError for a file that is
-    missing, empty, damaged or of an unknown format.
+    `word_columns` are those of the task's own files, if these have one word per line. Raises
+    InputError for a file that is missing, empty, damaged or of an unknown format.
     """
     if not path.is_file():
         raise InputError(f"{path}: there is no such file; correct the path")
@@ -124,9 +123,8 @@ def answer_file(
 ) -> tuple[int, int]:
     """Write a file with new columns, and return how many rows it has, and how many without answer.
 
-    `answer` returns the new columns of a chunk of rows, given how many rows are before it. The file
-    appears when it is done; meanwhile a terminal shows the number of rows. Raises InputError, also
-    where `source` has a column of a new name.
+    `answer` returns the new columns of a chunk of rows, given how many rows are before it. Raises
+    InputError, also where `source` has a column of a new name.
     """
     check_output(path, source)
     for name in new_fields:

@@ -1,8 +1,7 @@
 """A kept system as an MLflow model: a table in, the columns of `lineage predict` out.
 
-The model is made from code, so nothing is pickled: `model_script.py` builds a SystemModel, through
-which `mlflow models serve` and `mlflow.pyfunc.load_model` answer. It wraps a LoadedSystem, which
-`lineage serve` uses by itself.
+The model is made from code, so nothing is pickled: `model_script.py` builds a SystemModel. It wraps
+a LoadedSystem, which `lineage serve` uses by itself.
 """
 
 import contextlib

@@ -64,10 +64,9 @@ def predict_file(
 ) -> str:
     """Write a file with the columns of `file`, the predictions and, for classes, probabilities.
 
-    `system` is a name, or the folder of an exported system, which needs no study; without it, the
-    system that the report recommends predicts. `text_columns` replace the names of the task's
-    columns of text. A study with one task needs no name of it. Return a sentence that says what was
-    done. Raises InputError.
+    `system` is a name, or the folder of an exported system; by default the recommended one.
+    `text_columns` replace the names of the task's columns of text. Return a sentence that says what
+    was done. Raises InputError.
     """
     if system is not None and (Path(system) / RECORD_FILE).is_file():
         opened = open_exported(Path(system))

@@ -1,9 +1,8 @@
 """Champion and challenger: the recommended system of each task in MLflow's registry of models.
 
 The systems of a task are versions of one registered model, STUDY-TASK. The alias `champion` names
-the version in use, and `challenger` the last one that did not replace it. A version is an MLflow
-model (`lineage.serving.mlflow_model`) with one score for each test item, so that later systems can
-be compared with it.
+the version in use, and `challenger` the last one that did not replace it. A version keeps one score
+for each test item, so that later systems can be compared with it.
 """
 
 import json
@@ -107,10 +106,8 @@ def publish_champions(
 ) -> list[ChampionOutcome]:
     """Register the recommended system of each task, and decide which are the new champions.
 
-    Tasks for which no system is trained are left out; if a system is not kept, a line says so.
-    Where the store does not answer, a warning is printed, and nothing more is tried. `run_id` is
-    that of the parent run; without one nothing is done. A server that is slow is waited for no
-    longer than `server_time` allows.
+    `run_id` is that of the parent run; without one nothing is done. Where the store does not
+    answer, a warning is printed, and nothing more is tried.
     """
     server_time = server_time or ServerTime()
     outcomes: list[ChampionOutcome] = []
@@ -354,11 +351,7 @@ def _create_version(
 def _log_score(
     client: MlflowClient, candidate: Candidate, version: ModelVersion, run_id: str
 ) -> None:
-    """Log the score of a version to a run, unless it is there already.
-
-    A version may be older than the run. Its score is logged to each run, so that MLflow can rank it
-    with the run's other systems.
-    """
+    """Log the score of a version to a run: MLflow ranks it with the run's other systems."""
     model_id = version.source.removeprefix(MODEL_ADDRESS)
     known = client.get_logged_model(model_id).metrics or []
     if run_id not in [metric.run_id for metric in known]:

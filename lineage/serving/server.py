@@ -1,8 +1,7 @@
 """`lineage serve`: the HTTP interface of MLflow's scoring server, on loopback.
 
-It has the addresses, requests and answers of `mlflow models serve`. That server copies each request
-through several tables, answers one at a time, and repeats the data of a bad request, so requests
-are read and answered here.
+MLflow's own server copies each request through several tables, answers one at a time, and repeats
+the data of a bad request.
 """
 
 import json

@@ -73,10 +73,7 @@ def list_systems(params: Params, task: str) -> list[KeptSystem]:
 
 
 def list_evaluated(params: Params, task: str) -> list[KeptSystem]:
-    """Return the systems of a task as they were evaluated.
-
-    With several seeds of pretraining, these are the systems of the first one.
-    """
+    """Return the systems of a task as they were evaluated, with the first seed of pretraining."""
     systems = []
     first_seed = params.grid.pretrain_seeds[0]
     for verb in VERBS:
@@ -144,7 +141,7 @@ def choose_system(
 ) -> KeptSystem:
     """Return the system of this name, or without a name the recommended one.
 
-    Without a label count, that is the system with the most labels. Raises InputError.
+    Without a label count it is the one with the most labels. Raises InputError.
     """
     task = systems[0].record.task
     label_counts = sorted({one.record.label_count for one in systems}, key=_label_count_as_number)

@@ -21,8 +21,7 @@ Models = dict[str, ModelConfig]
 def check_study(params: Params) -> Models:
     """Return every model of the study after all checks that need the whole of params.yaml.
 
-    Among them: widths fit the parameter budget, and there are positions for every text. Raises
-    InputError.
+    Raises InputError.
     """
     for name, task in params.tasks.items():
         load_kind(task.kind, f"params.yaml: tasks.{name}.kind")
@@ -45,8 +44,8 @@ def check_study(params: Params) -> Models:
 def check_data(params: Params, models: Models, root: Path) -> dict[str, dict[str, Any]]:
     """Check the corpus and the tasks of a study against their data, and return their records.
 
-    A record has the name `corpora/NAME`, `tasks/NAME` or `outside_systems/NAME`. `models` are those
-    of `check_study`. Relative files are looked up in `root`. Raises InputError.
+    A record has the name `corpora/NAME`, `tasks/NAME` or `outside_systems/NAME`. Relative files are
+    looked up in `root`. Raises InputError.
     """
     vocab_sizes = {}
     languages = {}
@@ -155,10 +154,7 @@ def _check_tasks_supported(params: Params, models: Models) -> None:
 
 
 def _check_scripts(params: Params, models: Models, languages: list[str]) -> None:
-    """Check that tokenizers suit text without spaces: they are chosen by the corpus's language.
-
-    Raise InputError for a source of the corpus; print a warning for a task.
-    """
+    """Raise InputError, or warn for a task, if a tokenizer would find no words in a text."""
     corpus = params.corpora[params.budget.corpus]
     if is_spaceless(corpus.language):
         return
@@ -317,8 +313,7 @@ def text_length_limits(params: Params, models: Models, task: str) -> dict[str, T
     """Return the length limits of a task's texts that cannot be read in parts, by their key.
 
     These are sentences that are scored whole, and translations to learn from. Lengths are counted
-    in words, each of which has at least one token. A Chinese character is a token too, except in
-    byte-level BPE, so there characters are counted.
+    in words, and in characters where these are the tokens: in Chinese, except in byte-level BPE.
     """
     trained = [
         models[name] for name in params.grid.models if not isinstance(models[name].family, Public)

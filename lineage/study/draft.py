@@ -1,8 +1,4 @@
-"""Compose the params.yaml of a new study from the findings about the user's files.
-
-The budget, the vocabularies and the numbers of labels follow from measures of the data, so that the
-checks of the stage `sources` accept them. Every guess has a comment.
-"""
+"""Compose the params.yaml of a new study from the findings about the user's files."""
 
 import json
 import re
@@ -82,8 +78,8 @@ def draft_params(
 ) -> StudyDraft:
     """Compose params.yaml, and check it like the stage `sources`. Raises InputError.
 
-    `language` is the user's choice. `public` has been checked. Relative files are looked up in `root`. Prepared data is
-    kept below the current folder, as by a stage.
+    `language` is the user's choice. Relative files are looked up in `root`. Prepared data is kept
+    below the current folder, as by a stage.
     """
     is_guessed = language is None
     corpus_language = language or corpora[0].language

@@ -1,8 +1,4 @@
-"""Check all parameters and all data, and record what they are.
-
-Later stages depend on the records, so that an edit of the user's files or of the code is seen
-wherever it lies.
-"""
+"""Check all parameters and all data, and record what they are, so that later stages see an edit."""
 
 import sys
 from dataclasses import asdict, replace
@@ -50,10 +46,7 @@ SourceRecord = dict[str, Any]
 
 
 def collect_records(params: Params, data_root: Path) -> dict[str, Any]:
-    """Check all parameters and all data, and return the records by name.
-
-    Relative paths start at `data_root`. Raises InputError.
-    """
+    """Check all parameters and all data, and return the records by name. Raises InputError."""
     models = check_study(params)
     configure_torch(params.threads)
     warn_of_slow_bf16(params)
@@ -80,7 +73,7 @@ def collect_records(params: Params, data_root: Path) -> dict[str, Any]:
 def refresh_parameter_records(params: Params) -> None:
     """Write the records of parameters again, so that DVC sees the effect of an edit of params.yaml.
 
-    The sources stage, which runs first, writes them again with everything else. Raises InputError.
+    Raises InputError.
     """
     records = stage_records(params, check_study(params))
     if not SOURCES_DIR.is_dir():
@@ -91,10 +84,7 @@ def refresh_parameter_records(params: Params) -> None:
 
 
 def warn_of_slow_bf16(params: Params) -> None:
-    """Print a warning if bf16 is slower than fp32 on this CPU.
-
-    It may be faster on the machines of workers.
-    """
+    """Print a warning if bf16 is slower than fp32 on this CPU."""
     if params.precision != "bf16" or params.device != "cpu":
         return
     speedup = measure_bf16_speedup()

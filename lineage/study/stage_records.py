@@ -1,8 +1,7 @@
 """The resolved values that each stage depends on.
 
-dvc.yaml tracks these records instead of keys of params.yaml, so params.yaml can be short, and a
-changed default re-runs exactly the stages that it affects. Only DVC reads them; a stage parses
-params.yaml itself.
+dvc.yaml tracks these records instead of keys of params.yaml, so a changed default re-runs exactly
+the stages that it affects. Only DVC reads them.
 """
 
 import dataclasses

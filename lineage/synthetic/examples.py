@@ -1,9 +1,7 @@
-"""Real sentences for the word-sense task: words of a real language with several senses.
+"""Real sentences for the word-sense task, written by hand for this project, in examples.csv.
 
-The sentences were written by hand for this project. examples.csv has one sentence per row: its
-language, the ambiguous word, its sense there, the split, and the text with that word in [ ]. In
-every split the senses of a word have equally many sentences, so the word alone does not predict
-its sense. About six test sentences per sense make a probe with wide intervals, not a benchmark.
+A row has the language, the ambiguous word, its sense there, the split, and the text with that word
+in [ ]. In every split the senses of a word have equally many sentences.
 """
 
 import csv
@@ -19,11 +17,7 @@ EXAMPLES_PATH = Path(__file__).parent / "examples.csv"
 
 
 def load_word_sense_task(language: str) -> SyntheticTask:
-    """Load the sentences of a language as a word-sense task; a group is a word.
-
-    The only known ceiling is that of a model that reads the word alone. Raises InputError for a
-    language without sentences.
-    """
+    """Load the sentences of a language as a word-sense task; a group is a word."""
     with EXAMPLES_PATH.open(encoding="utf-8", newline="") as stream:
         all_rows = list(csv.DictReader(stream))
     rows = [row for row in all_rows if row["language"] == language]

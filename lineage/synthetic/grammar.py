@@ -281,10 +281,8 @@ def generate_documents(
 ) -> Iterator[str]:
     """Generate the first `count` documents of a seed.
 
-    A document is one line of 26 to 66 connected sentences. In English it has about 400 words in
-    lower case and 2,050 bytes, and each sentence ends in " ."; in Chinese it has about 700
-    characters without spaces, and each sentence ends in "。". The n-th document is the same for any
-    `count`. Raises InputError for an unknown language.
+    A document is one line of 26 to 66 connected sentences, in English about 2,050 bytes. The n-th
+    is the same for any `count`. Raises InputError for an unknown language.
     """
     lexicon = build_lexicon(grammar_seed, language)
     for number in range(count):

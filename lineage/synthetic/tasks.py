@@ -89,10 +89,7 @@ class GeneratorConfig:
 def generate_task(
     name: str, *, seed: int, grammar_seed: int = DEFAULT_GRAMMAR_SEED, language: str = "en"
 ) -> SyntheticTask:
-    """Generate a task by its name, a key of TASK_BUILDERS.
-
-    Raises InputError for an unknown name or language.
-    """
+    """Generate a task by its name, a key of TASK_BUILDERS."""
     if name not in TASK_BUILDERS:
         raise InputError(
             f"generated: synthetic: no task {name!r}; a generated task is named by its key: use "
@@ -172,11 +169,7 @@ class _Cue(NamedTuple):
 
 
 def _sense_pair(generator: SentenceGenerator, cue: _Cue) -> Items:
-    """Make an item for each of the two senses of a noun.
-
-    The neighbouring sentences are made like the noun's own, with another ambiguous noun, and are
-    of the same sense for both items. So only their place shows which sentence counts.
-    """
+    """Make an item for each of the two senses of a noun."""
     sampler = generator.sampler
     plural = sampler.bernoulli(0.5)
     has_before, has_after = sampler.choice(((True, False), (False, True), (True, True)))
@@ -207,10 +200,7 @@ def _sense_pair(generator: SentenceGenerator, cue: _Cue) -> Items:
 def _cued_sentence(
     generator: SentenceGenerator, cue: _Cue, sense: int, *, plural: bool
 ) -> list[str]:
-    """Write a sentence of 7 words with an ambiguous noun and three cues on one side of it.
-
-    The cues are a noun, an adjective and a verb. The auxiliary is neutral.
-    """
+    """Write a sentence of 7 words with an ambiguous noun and three cues on one side of it."""
     topic = cue.noun.topics[sense]
     vocabulary = generator.lexicon.topics[topic]
     sampler = generator.sampler
@@ -478,11 +468,7 @@ def _bag_of_words(moods: list[int], negated: list[bool], contrast: bool) -> BagO
 
 
 def _bag_of_words_ceilings() -> dict[BagOfWords, float]:
-    """Return for each bag the probability of its likelier label.
-
-    The probabilities of all derivations of a review are summed. A first mood or a negation that
-    plays no part in a review is summed over too, which does no harm.
-    """
+    """Return for each bag the probability of its likelier label."""
     weights: dict[BagOfWords, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for label, first_mood, long, contrast, negations in product(
         (0, 1), (0, 1), (False, True), (False, True), product((False, True), repeat=3)

@@ -1,9 +1,8 @@
 """The words of the synthetic language: a lexicon of about 2,000 forms, made from a seed.
 
-There are ten topics, five in each of two *fields*. A topic has its own nouns and adjectives, and
-the verbs, adverbs and auxiliary of its field. An *ambiguous* noun belongs to two topics, one of
-each field: its form does not show which is meant. The language exists in several scripts, which
-differ in letters, full stop, plural suffix and word separator. The grammar is the same.
+There are ten topics, five in each of two *fields*. An *ambiguous* noun belongs to two topics, one
+of each field. The scripts of the language differ in letters, full stop, plural suffix and word
+separator.
 """
 
 from collections.abc import Sequence
@@ -150,11 +149,7 @@ class _WordForms:
 
 
 def build_lexicon(grammar_seed: int, language: str = "en") -> Lexicon:
-    """Make the lexicon of a grammar seed.
-
-    The same seed gives the same words, so the order of the calls below must not change. Raises
-    InputError for an unknown language.
-    """
+    """Make the lexicon of a grammar seed."""
     if language not in SCRIPTS:
         raise InputError(
             f"generated: synthetic: no language {language!r}; use one of {', '.join(SCRIPTS)}"
@@ -208,11 +203,7 @@ def build_lexicon(grammar_seed: int, language: str = "en") -> Lexicon:
 
 
 def _choose_topic_pairs(rng: np.random.Generator) -> list[tuple[int, int]]:
-    """Choose the two topics of each ambiguous noun, so that every topic gets equally many.
-
-    The nouns take whole rounds of the five diagonals of the 5 x 5 pairs; the seed chooses where
-    they start.
-    """
+    """Choose the two topics of each ambiguous noun, so that every topic gets equally many."""
     first_topics, second_topics = FIELD_TOPICS
     pairs = [(first, second) for first in first_topics for second in second_topics]
     start = int(rng.random() * 5)

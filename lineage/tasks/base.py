@@ -1,10 +1,9 @@
 """The interface between a task's data and all other code.
 
-A *task* is a few lines of params.yaml: a kind, where its data is, and which columns hold what. Its
-kind turns the user's columns into *items*, a table with the same columns for every task of the
-kind, and names the type of answer that they have (`lineage.answers`). A kind is one file in
-`lineage/tasks` that holds `KIND = Kind(...)`. Code outside this package asks for its properties or
-its answer, never for its name.
+A *task* is a few lines of params.yaml. Its *kind*, one file of this package with `KIND =
+Kind(...)`, turns the user's columns into *items*, a table with the same columns for every task of
+the kind, and names the type of answer that they have. Code outside this package asks for its
+properties or its answer, never for its name.
 """
 
 import functools
@@ -48,11 +47,7 @@ Unit = Literal["text", "choice", "sentence", "word"]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of task, with everything that other code needs to know about it.
-
-    In `items`, labels and tags are texts, which indices replace when the splits are put together.
-    Numbers stay numbers.
-    """
+    """One kind of task, with everything that other code needs to know about it."""
 
     name: str
     # What gets one answer, and which vector a head reads: the pooled vector of a text, or of a text
@@ -88,10 +83,7 @@ class Kind:
             assert key in COLUMN_KEYS, f"{self.name}: add '{key}' to COLUMN_KEYS"
 
     def read_items(self, columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-        """Return the items of a user's table, with the columns group and truncated.
-
-        Raises InputError that names the row.
-        """
+        """Return the items of a user's table, with the columns group and truncated."""
         items = self.make_items(columns, task, where)
         groups = read_group_column(columns, task.group, where)
         if "truncated" not in items:
@@ -131,10 +123,7 @@ def list_kinds() -> tuple[str, ...]:
 
 
 def load_kind(name: str, where: str = "kind") -> Kind:
-    """Return the kind of this name.
-
-    Raises InputError that suggests the nearest name.
-    """
+    """Return the kind of this name."""
     known = list_kinds()
     if name not in known:
         raise InputError(
@@ -155,10 +144,7 @@ def list_sentence_tasks(tasks: Mapping[str, Task], names: Iterable[str]) -> list
 
 
 def check_task(task: Task, kind: Kind, where: str, *, is_extra_test_set: bool = False) -> None:
-    """Raise InputError if the task's keys do not fit its kind.
-
-    An extra test set has no splits besides test, so its splits are not checked.
-    """
+    """Raise InputError if the task's keys do not fit its kind."""
     _check_columns(task, kind, where)
     if not is_extra_test_set:
         _check_splits(task, kind, where)
@@ -249,8 +235,8 @@ def _check_folds(task: Task, where: str) -> None:
 def choose_metrics(task: Task, kind: Kind, *, default: str | None = None) -> list[str]:
     """Return the names of the metrics that score the task, keys of `answers.metrics.METRICS`.
 
-    The first one ranks the systems: the first metric that the task names and that can rank. If it
-    names none, the `default`, or the first of the kind. The default is always in the list.
+    The first one ranks the systems: the first that the task names and that can rank, else the
+    `default`, or the first of the kind.
     """
     default = default or kind.metrics[0]
     named = task.metric or ()

@@ -96,10 +96,7 @@ def normalize_label(text: str) -> str:
 
 
 def read_group_column(columns: TableColumns, name: str | None, where: str) -> list[str]:
-    """Return the group of each item; `all` where the task names no column.
-
-    Raises InputError if one of several groups is called `all`.
-    """
+    """Return the group of each item; `all` where the task names no column."""
     if name is None:
         return ["all"] * len(next(iter(columns.values())))
     groups = read_text_column(columns, name, where, noun="group")
@@ -120,10 +117,7 @@ def _check_name_lengths(values: list[str], name: str, where: str, *, noun: str) 
 
 
 def parse_integer(value: Any) -> int:
-    """Return the whole number of a cell, including 5.0, as in a column with gaps.
-
-    Raises TypeError, ValueError or OverflowError for anything else.
-    """
+    """Return the whole number of a cell, including 5.0, as in a column with gaps."""
     number = _parse_number(value)
     if number != int(number):
         raise ValueError
@@ -159,12 +153,7 @@ def read_number_column(columns: TableColumns, name: str, where: str) -> list[flo
 def parse_list(
     value: Any, row: int, name: str, where: str, *, allow_blank: bool = False
 ) -> list[str]:
-    """Return a cell as a list of words, tags or choices.
-
-    A text is split at its spaces, or at the separator that some tables use instead, since csv and
-    txt have no lists. Raises InputError if a cell is not a list, or has a blank entry that
-    `allow_blank` does not permit.
-    """
+    """Return a cell as a list of words, tags or choices."""
     no_entries = f"column '{name}': an entry is blank, or there are none"
     if value is None:
         raise row_error(row, where, no_entries)
@@ -192,10 +181,7 @@ def parse_list(
 def read_word_columns(
     columns: TableColumns, task: Task, where: str, *, num_words: int
 ) -> list[list[str]]:
-    """Return each item's words, from the columns that `words` names.
-
-    Raises InputError if it names another number of columns, or where a word is blank.
-    """
+    """Return each item's words, from the columns that `words` names."""
     names = task.words or ()
     if len(names) != num_words:
         raise InputError(
@@ -220,8 +206,7 @@ def make_text_items(
 ) -> pd.DataFrame:
     """Return items of one text or two, in columns text, second, label and truncated.
 
-    Both texts together have at most max_words words. Rows with a blank text are left out. Raises
-    InputError where too many rows have one.
+    Rows with a blank text are left out. Raises InputError where too many rows have one.
     """
     assert task.text is not None
     if len(task.text) not in (1, 2):

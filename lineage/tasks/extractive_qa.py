@@ -48,9 +48,8 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     """Return columns question, context, starts, ends, answers, label and truncated.
 
     `starts` and `ends` hold the characters of each word of the context, `answers` all correct
-    texts. Both texts together have max_words words, and the longer one is cut. `label` is the
-    first and the last word, from 0, of the first answer that is still there: the words that hold
-    its characters. It is empty where every answer is cut off; `answers` keeps them all.
+    texts. `label` is the first and the last word, from 0, of the first answer that is not cut off;
+    empty where every answer is.
     """
     assert task.question is not None and task.context is not None
     if task.max_words < 2:
@@ -137,9 +136,8 @@ def _parse_start(value: Any, row: _Row) -> int:
 def _locate_answer(answer: _Answer, raw_context: str, context: str, row: _Row) -> CharacterSpan:
     """Find the answer in the clean context, at the occurrence nearest to its start.
 
-    The start counts characters of the raw context; those that cleaning removes before it do not
-    count. Raises InputError if the raw context has another text there, or the clean one lacks
-    the answer.
+    The start counts characters of the raw context. Raises InputError if the raw context has another
+    text there, or the clean one lacks the answer.
     """
     text = normalize_text(answer.text)
     expected = 0

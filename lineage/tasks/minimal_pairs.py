@@ -9,10 +9,7 @@ from lineage.tasks.columns import TableColumns, read_text_column
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns good and bad; the groups are the paradigms.
-
-    A pair of equal sentences is left out (the published BLiMP holds one): it cannot be answered.
-    """
+    """Return columns good and bad; the groups are the paradigms."""
     assert task.good is not None and task.bad is not None
     items = pd.DataFrame(
         {

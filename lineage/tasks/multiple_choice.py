@@ -26,10 +26,8 @@ from lineage.tasks.columns import (
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     """Return columns text, choices (the same number in every item), label, asked and truncated.
 
-    `label` is the place of the right choice, from 0. The question, from all columns of `text` but
-    the first, is at the end of the text and is its last `asked` characters. With the longest
-    choice, the text has at most max_words words. The passage is cut alike for every choice. The
-    question is never cut, nor does a model with a smaller limit cut it, as long as it fits.
+    `label` is the place of the right choice, from 0. The question is at the end of the text, its
+    last `asked` characters; it is never cut.
     """
     assert task.text is not None and task.choices is not None
     text_columns = [read_text_column(columns, name, where) for name in task.text]

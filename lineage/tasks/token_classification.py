@@ -28,11 +28,9 @@ Sequences = list[list[str]]  # a list of words, or of their tags, for each sente
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     """Return columns tokens, label (a tag for each), blank and has_invalid_tags.
 
-    `blank` counts the blank tokens that were left out with their tags. `has_invalid_tags` is there
-    if the data has spans of characters, and says whether some overlapped. No item is truncated:
-    a word that is cut off could not be tagged. Raises InputError, also where nearly every
-    row has one token. New items have no label. A text is then split at its spaces. In a language
-    without spaces, one that has none is split into its characters.
+    `blank` counts the blank tokens that were left out. `has_invalid_tags` is there if the data has
+    spans of characters, and says whether some overlapped. No item is truncated. New items have no
+    label. Raises InputError, also where nearly every row has one token.
     """
     assert task.tokens is not None
     if task.label is None:
@@ -138,10 +136,7 @@ def _check_lengths(tokens: Sequences, tags: Sequences, task: Task, where: str) -
 
 
 def _split_characters(cell: Any, words: list[str], tags: list[str], task: Task) -> list[str]:
-    """Return the words of a cell.
-
-    In a language without spaces, a text with as many characters as tags is split into characters.
-    """
+    """Return the words of a cell; without spaces they may be one character for each tag."""
     if not isinstance(cell, str) or not is_spaceless(task.language) or len(words) == len(tags):
         return words
     return [normalize_text(character) for character in cell] if len(cell) == len(tags) else words

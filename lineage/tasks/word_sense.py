@@ -18,10 +18,7 @@ from lineage.tasks.columns import (
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns tokens (a window of max_words around the target), target, label, truncated.
-
-    `target` is the index of the word in its window.
-    """
+    """Return columns tokens (a window of max_words around the target), target, label, truncated."""
     assert task.tokens is not None and task.target is not None
     rows = zip(columns[task.tokens], columns[task.target], strict=True)
     windows = [
@@ -41,10 +38,7 @@ def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
 def _cut_window(
     value: Any, target: Any, row: int, task: Task, where: str
 ) -> tuple[list[str], int, bool]:
-    """Return max_words words around the target, its place among them, and whether there are more.
-
-    Raises InputError if the target is not a word's index.
-    """
+    """Return max_words words around the target, its place among them, and whether there are more."""
     assert task.tokens is not None
     tokens = parse_list(value, row, task.tokens, where)
     try:

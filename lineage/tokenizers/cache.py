@@ -1,8 +1,7 @@
 """A cache for tokenizing: each stretch of text between spaces is tokenized once.
 
-The result equals the tokenizer's own, since every tokenizer that is trained here splits before a
-space that something follows, whatever the context. Texts repeat their words, so this is several
-times faster. A language without spaces is not cached.
+The result equals the tokenizer's own, and texts repeat their words. A language without spaces is
+not cached.
 """
 
 import re
@@ -64,10 +63,7 @@ class TokenizationCache:
         return [self._look_up(segments) for segments in segments_by_text]
 
     def _add_segments(self, segments: list[str]) -> None:
-        """Tokenize new segments.
-
-        Those that begin at a space are joined into long texts first, which is faster per segment.
-        """
+        """Tokenize new segments."""
         groups = [[segment] for segment in segments if not SEGMENT_BOUNDARY.match(segment)]
         joinable = [segment for segment in segments if SEGMENT_BOUNDARY.match(segment)]
         firsts = range(0, len(joinable), SEGMENTS_PER_TEXT)
@@ -111,10 +107,7 @@ class TokenizationCache:
 
 
 def _append(array: np.ndarray, num_used: int, rows: np.ndarray) -> np.ndarray:
-    """Return the array with rows after its first `num_used`; a full one is copied to twice its size.
-
-    Copying at every call would take time that grows with the cache.
-    """
+    """Return the array with rows after its first `num_used`; a full one is copied to twice its size."""
     num_needed = num_used + len(rows)
     if num_needed > len(array):
         grown = np.zeros((2 * num_needed, *array.shape[1:]), array.dtype)

@@ -1,13 +1,9 @@
 """Normalize text as GPT-1 and ULMFiT did, and keep track of where every character came from.
 
-So words are found, and bytes are counted, in the raw text.
-
 GPT-1: `ftfy.fix_text`, then rules for punctuation and white space (Radford et al. 2018, section
-4.1, and the released code). Lower case is a separate key of the tokenizer. ULMFiT: fastai's rules,
-which turn case and repetitions into words (Howard and Ruder 2018, section 4.1). Both then split
-words with spaCy's tokenizer. That is left out, since it is a large dependency and its words differ
-from version to version: `lineage.tokenizers.train` splits clitics, numbers and abbreviations with
-rules of its own.
+4.1, and the released code). ULMFiT: fastai's rules, which turn case and repetitions into words
+(Howard and Ruder 2018, section 4.1). Both then split words with spaCy's tokenizer, which is left
+out: `lineage.tokenizers.train` has rules of its own.
 """
 
 import html
@@ -66,8 +62,7 @@ class AlignedText:
     """A text made from a raw one, with the raw span of every character.
 
     Character i stands for the raw characters `starts[i]` to `ends[i]`; an inserted character has an
-    empty span. `starts` never decreases, so the bytes from each token's start to the next one's add
-    up to the raw text.
+    empty span. `starts` never decreases.
     """
 
     text: str
@@ -80,10 +75,7 @@ class AlignedText:
         return cls(text, places, places + 1)
 
     def apply_edits(self, edits: Iterable[Edit]) -> "AlignedText":
-        """Apply edits that are in order and do not overlap.
-
-        New characters stand for everything they replace.
-        """
+        """Apply edits that are in order and do not overlap."""
         edits = [e for e in edits if self.text[e.start : e.end] != e.replacement]
         if not edits:
             return self
@@ -135,10 +127,7 @@ class AlignedText:
         return self.apply_edits([Edit(0, start, ""), Edit(end, len(self.text), "")])
 
     def to_lowercase(self) -> "AlignedText":
-        """Convert to lower case.
-
-        One character in all of Unicode becomes longer; every new character then stands for it.
-        """
+        """Convert to lower case."""
         lower = self.text.lower()
         if len(lower) == len(self.text):
             return replace(self, text=lower)
@@ -162,11 +151,7 @@ class AlignedText:
 
 
 def normalize_gpt1(text: str) -> AlignedText:
-    """Normalize a text as GPT-1 did.
-
-    ftfy is imported here because every tokenizer imports this module, and a machine that only
-    trains may not have ftfy.
-    """
+    """Normalize a text as GPT-1 did."""
     import ftfy
 
     aligned = AlignedText.from_raw(text)
@@ -181,10 +166,9 @@ def normalize_gpt1(text: str) -> AlignedText:
 def normalize_fastai(text: str) -> AlignedText:
     """Apply fastai's rules: "THE Cat!!!" becomes "xxup the xxmaj cat xxrep 3 !".
 
-    A case token stands for the word's first character, a repetition token for all that is repeated,
-    so both are parts of the word. Case is lost where fastai's rules do not apply: in a word after a
-    quote or a bracket, and in a word of small and capital letters. Two rules are left out: <unk>
-    has no token for unknown words, since raw text has none, and no xxbos begins a text: <S> does.
+    A case token stands for the word's first character, a repetition token for all that is repeated.
+    Two rules are left out: <unk> has no token for unknown words, and no xxbos begins a text: <S>
+    does.
     """
     aligned = AlignedText.from_raw(text)
     for old, new in HTML_REMNANTS:
@@ -229,10 +213,7 @@ NORMALIZERS: dict[NormalizerName, Callable[[str], AlignedText]] = {
 
 
 def _ftfy_edits(raw: str, fixed: str) -> Iterator[Edit]:
-    """Find the changes of ftfy, word by word and within words.
-
-    Where it changed the number of words, the whole place is one edit.
-    """
+    """Find the changes of ftfy, word by word and within words."""
     if raw == fixed:
         return
     old_words = WORD_WITH_SPACE.findall(raw)

@@ -31,9 +31,8 @@ def encode_pairs(
     """Encode each pair as one input of at most `max_length` tokens, special tokens included.
 
     `token_type_ids` are 0 for the first text and its special tokens and 1 for the second. If a pair
-    is too long, the longer text is truncated: at its end, or, for a first text that ends with a
-    question of so many characters, before the question, which stays as long as it fits. Offsets
-    refer to the text that a token belongs to.
+    is too long, the longer text is truncated: at its end, or before the question of so many
+    characters with which a first text ends. Offsets refer to the text that a token belongs to.
     """
     if question_lengths is None:
         question_lengths = [0] * len(firsts)
@@ -114,10 +113,7 @@ def _replace_inner_special_tokens(
 
 
 def _question_length(text: Encoding, question_start: int, *, num_suffix: int) -> int:
-    """Return how many tokens hold the question, without the suffix.
-
-    The special tokens of a sentence before its first token are included.
-    """
+    """Return how many tokens hold the question, without the suffix."""
     in_question = np.flatnonzero(text.offsets[:, 1] > question_start)
     if not len(in_question):
         return 0

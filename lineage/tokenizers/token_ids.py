@@ -21,11 +21,7 @@ DOCUMENTS_PER_BATCH = 256  # documents tokenized at a time
 
 @dataclass(frozen=True)
 class TokenizedCorpus:
-    """One split of a corpus.
-
-    With a tokenizer of words, `ids` go beyond its closed vocabulary: every other word has an id of
-    its own above it.
-    """
+    """One split of a corpus."""
 
     # (N,) special tokens included: <S> .. </S> around a sentence, <|endoftext|> before a document,
     # none for WordPiece, the tokenizer of masked models, which add [CLS] and [SEP] to each pair
@@ -169,10 +165,7 @@ def _open_vocabulary_ids(
 
 
 def _token_bytes(text: str, offsets: np.ndarray) -> np.ndarray:
-    """Count bytes from each token's start to the next one's.
-
-    They add up to the whole text, spaces included.
-    """
+    """Count bytes from each token's start to the next one's."""
     if len(offsets) == 0:
         return np.zeros(0, np.uint32)
     num_bytes = len(text.encode())

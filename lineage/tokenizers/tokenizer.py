@@ -265,11 +265,7 @@ class Tokenizer:
         return Tokenizer(extended, self.config)
 
     def encode(self, text: str, *, max_length: int | None = None) -> Encoding:
-        """Encode a text with its special tokens, as at most `max_length` tokens in all.
-
-        The special tokens are <S> .. </S> around each sentence, [CLS] .. [SEP], or begin ..
-        extract, depending on the type.
-        """
+        """Encode a text with its special tokens, as at most `max_length` tokens in all."""
         return self.encode_batch([text], max_length=max_length)[0]
 
     def encode_batch(
@@ -359,10 +355,7 @@ class Tokenizer:
     def sentence_boundary_tokens(
         self, sentence_starts: np.ndarray, num_words: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions and the ids of the tokens around sentences, both (M,).
-
-        A position is the index of the word that follows, or `num_words` at the end.
-        """
+        """Return the positions and the ids of the tokens around sentences, both (M,)."""
         begin = self.special_token_ids["<S>"]
         end = self.special_token_ids["</S>"]
         inner_starts = sentence_starts[1:]
@@ -395,10 +388,7 @@ class Tokenizer:
     def _word_byte_tensors(
         self, items: Sequence[Encoding], max_len: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the (U, C) bytes of each distinct word, and the (B, T) row of each position.
-
-        Row 0 is padding.
-        """
+        """Return the (U, C) bytes of each distinct word, and the (B, T) row of each position."""
         row_by_word: dict[str, int] = {}
         word_rows = np.zeros((len(items), max_len), np.int64)
         for item_index, item in enumerate(items):
@@ -410,10 +400,7 @@ class Tokenizer:
 
 
 def find_sentence_starts(text: str, token_starts: np.ndarray, language: str) -> np.ndarray:
-    """Return the indices of the tokens that begin a sentence; the first is 0.
-
-    `token_starts` are the (T,) start offsets of the tokens.
-    """
+    """Return the indices of the tokens that begin a sentence; the first is 0."""
     sentence_offsets = np.array([start for start, _ in sentence_spans(text, language)], int)
     indices = np.searchsorted(token_starts, sentence_offsets)
     indices = np.unique(np.append(indices, 0))

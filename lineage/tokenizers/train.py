@@ -29,11 +29,7 @@ def train_tokenizer(
     tokenizer_type: TokenizerType,
     language: str,
 ) -> Tokenizer:
-    """Train a tokenizer on the corpus's training texts.
-
-    The same texts give the same ids in any process. Raises InputError if no word is frequent
-    enough.
-    """
+    """Train a tokenizer on the corpus's training texts."""
     if settings.normalizer:
         normalize = NORMALIZERS[settings.normalizer]
         texts = [normalize(text).text for text in texts]
@@ -103,12 +99,9 @@ def _train_bpe(
 ) -> BackendTokenizer:
     """Train BPE of characters with </w> at a word's end, as in GPT-1. Rare characters are unknown.
 
-    With `normalizer: ftfy` the text keeps its accents and is split into words by our own rules
-    instead of spaCy's: don't is do n't; 3.5, U.S. and ... stay whole. Without it, text is split as
-    transformers' OpenAIGPTTokenizer does without ftfy: into BERT's words, without accents.
-
-    As in `_train_wordpiece`, the trainer numbers the characters that end a word (a</w>) in an order
-    that differs between processes, so they are passed as special tokens first.
+    With `normalizer: ftfy` text is split into words by our own rules instead of spaCy's, without it
+    as transformers' OpenAIGPTTokenizer does without ftfy. The characters that end a word are passed
+    as special tokens for the reason in `_train_wordpiece`.
     """
     draft = _build_bpe({"<unk>": 0}, [], settings, language)
     standalone, joined = _select_alphabet(
@@ -164,10 +157,9 @@ def _train_wordpiece(
 ) -> BackendTokenizer:
     """Train WordPiece with BERT's normalizer, which isolates Chinese characters.
 
-    Rare characters are unknown: see `_select_alphabet`. The trainer numbers the characters that
-    continue a word (##a) in the order of a hash map, which differs between processes, and breaks
-    ties by number. Passed sorted as special tokens, they are numbered before; the tokenizer that is
-    then built from the vocabulary holds them as plain entries.
+    The trainer numbers the characters that continue a word (##a) in the order of a hash map, which
+    differs between processes, and breaks ties by number. Passed sorted as special tokens, they are
+    numbered before; the tokenizer that is then built holds them as plain entries.
     """
     draft = _build_wordpiece({"[UNK]": 0}, settings)
     standalone, joined = _select_alphabet(
@@ -214,8 +206,7 @@ def _select_alphabet(
     """Return the most frequent characters that fit into `max_entries`, standalone and joined ones.
 
     Standalone characters are words of their own (Chinese) and take `entries_per_standalone`
-    entries; joined ones also occur inside words and take two. Without a limit the rare characters
-    of a few documents would fill the vocabulary.
+    entries; joined ones also occur inside words and take two.
     """
     counts = Counter[str]()
     for text in texts:

@@ -41,11 +41,7 @@ def word_byte_table(words: Iterable[str], max_word_bytes: int) -> np.ndarray:
 
 
 def trim_padding(table_UC: np.ndarray) -> np.ndarray:
-    """Drop columns of padding that no word reaches.
-
-    A convolution over them only repeats the value of padding. Some columns are kept, so that the
-    maximum over positions sees padding as it would in the whole table.
-    """
+    """Drop columns of padding that no word reaches, but some: the maximum must see padding."""
     is_byte_UC = (table_UC != PAD_BYTE) & (table_UC != 0)
     longest = int(is_byte_UC.sum(1).max(initial=1))
     return np.ascontiguousarray(table_UC[:, : max(longest + 8, 16)])

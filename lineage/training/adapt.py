@@ -44,8 +44,8 @@ def split_target_texts(
 ) -> tuple[list[str], list[str]]:
     """Return the target's texts for training and those held out, each in the order of the data.
 
-    They are the unlabelled texts, or else the texts of the training items. Only `max_bytes`, which
-    the budget reads, are taken at random. Raises InputError if a file is damaged.
+    They are the unlabelled texts, or else those of the training items; at most `max_bytes`, taken
+    at random. Raises InputError if a file is damaged.
     """
     settings = params.adapt
     read_manifest(folder, "task")
@@ -116,8 +116,8 @@ def adapt(
     """Continue with the family's own objective on the target's text.
 
     Learning rates are discriminative and follow a slanted triangle (Howard and Ruder 2018, section
-    3.2). The weights with the lowest loss on the held-out text are kept, those before adaptation
-    included. A model whose pretraining failed is not adapted; `failure_reason` says why.
+    3.2). The weights with the lowest loss on the held-out text are kept. A model whose pretraining
+    failed is not adapted; `failure_reason` says why.
     """
     if failure_reason:
         untrained = checkpoint.build(context.device, load_weights=False)
@@ -197,9 +197,7 @@ def _group_with_lm_heads(model: Encoder) -> list[list[nn.Parameter]]:
     """Return the layer groups, with the pretraining heads in the top one.
 
     The heads then learn at the full rate, including weights that are tied to the embedding. Howard
-    and Ruder 2018, section 3.2, do not say to which layer a tied table belongs. In their scripts
-    (imdb_scripts, finetune_lm.py) the last LSTM has the full rate, and table and softmax half of
-    it. In fastai since version 1 they are a group above that LSTM, which then learns more slowly.
+    and Ruder 2018, section 3.2, do not say to which layer a tied table belongs.
     """
     tied = {id(p) for p in model.tied_parameters()}
     layers = [[p for p in layer if id(p) not in tied] for layer in model.layer_groups()]

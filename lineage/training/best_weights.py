@@ -14,11 +14,10 @@ METADATA_FILE = "best.json"
 
 
 class BestWeights:
-    """The weights of a model with the lowest validation loss so far.
+    """The weights of a model with the lowest validation loss so far, those it starts with included.
 
-    Those it starts with count too: a training that never improves on them leaves them as they
-    were. A training is over after `patience` validations that are not lower than those before
-    them. There the start does not count, because a high learning rate raises the loss at first.
+    A training is over after `patience` validations that are not lower than those before them; there
+    the start does not count, because a high learning rate raises the loss at first.
     """
 
     def __init__(self, model: nn.Module, loss: float, patience: int | None) -> None:

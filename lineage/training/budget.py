@@ -64,10 +64,9 @@ def match_parameter_budget(
 ) -> Any:
     """Return the configuration whose body is closest to `body_parameters`, within 5 %.
 
-    Models are built on the meta device, so this takes no memory and counts real modules. Static
-    vectors have no body, and public models have a fixed size: both are returned as they are.
-    Raises InputError if no configuration is close enough, or if there is no budget and a width is
-    missing.
+    Models are built on the meta device. Static vectors have no body, and public models have a fixed
+    size: both are returned as they are. Raises InputError if no configuration is close enough, or
+    if there is no budget and a width is missing.
     """
     if not isinstance(family, Trained):
         return config
@@ -111,8 +110,8 @@ def _closest_candidate(
 ) -> _Candidate:
     """Find the candidate whose body is closest to `body_parameters`.
 
-    Bodies grow along the list, about as the square of the index, so interpolating the square root
-    finds the two neighbours of the budget with few models built.
+    Bodies grow along the list, about as the square of the index: interpolating the square root
+    finds the neighbours of the budget with few models built.
     """
 
     def body_size(index: int) -> int:

@@ -53,8 +53,7 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
 def measure_bf16_speedup() -> float:
     """Measure how many times faster this CPU multiplies matrices in bf16 than in fp32.
 
-    This takes a tenth of a second. The CPU's feature flags do not answer the question: of two
-    processors with avx512_bf16, one gained and one took nearly twice the time.
+    The CPU's feature flags do not tell: of two processors with avx512_bf16 one gained.
     """
     min_seconds = dict.fromkeys((torch.float32, torch.bfloat16), math.inf)
     for _ in range(12):

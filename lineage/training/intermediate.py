@@ -14,8 +14,7 @@ class IntermediateCheckpoints:
     """The intermediate checkpoints of one training, which wait in its resume folder.
 
     Each one is written after the first step that reaches its share, before a resume point of that
-    step. So a training that goes on from a resume point finds all checkpoints of earlier shares,
-    and writes the later ones again.
+    step, so that a resumed training finds those of earlier shares.
     """
 
     def __init__(self, checkpoint: Checkpoint, shares: Sequence[float], folder: Path) -> None:
@@ -33,10 +32,9 @@ class IntermediateCheckpoints:
         )
 
     def update(self, state: TrainState, progress: float) -> None:
-        """Save the model for each share that the last step has reached.
+        """Save the model, with averaged weights if there are any, for each share just reached.
 
-        If the optimizer averages the weights, their averages are saved, as at the end. Raises
-        EvaluationError if a loss or gradient was not finite.
+        Raises EvaluationError if a loss or gradient was not finite.
         """
         for share, folder in self.folders.items():
             if self.reached < share <= progress:

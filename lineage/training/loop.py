@@ -1,8 +1,4 @@
-"""The training loop: a generator that yields steps. The caller logs, validates and saves.
-
-During the forward pass, torch's global random state is replaced by that of the run (`RngState`),
-and restored afterwards. So nothing that the caller does between steps can change a run.
-"""
+"""The training loop: a generator that yields steps. The caller logs, validates and saves."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

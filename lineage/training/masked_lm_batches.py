@@ -45,9 +45,8 @@ class MaskedSegmentPairs(CorpusSampler):
     """[CLS] A [SEP] B [SEP], sorted into buckets by length.
 
     (google-research/bert, create_pretraining_data.) Pairs and masks are new in each epoch, or
-    repeat after `dupe_factor` versions (10 in the released data). Without
-    `next_sentence_prediction`, or if most documents have one sentence, B always follows A and there
-    are no labels.
+    repeat after `dupe_factor` versions. Without `next_sentence_prediction`, or if most documents
+    have one sentence, B always follows A and there are no labels.
     """
 
     def __init__(
@@ -83,9 +82,8 @@ class MaskedSegmentPairs(CorpusSampler):
     def _has_enough_sentences(self) -> bool:
         """Return whether next-sentence labels can be learned from this corpus.
 
-        A single document has no random pair, and a single sentence has no next one. If most
-        documents are single sentences, the label would be easy to memorize, and half of the text
-        would be read next to unrelated text.
+        A single document has no random pair. If most documents are single sentences, the label
+        would be easy to memorize, and half of the text would be read next to unrelated text.
         """
         if len(self.tokens.document_starts) <= 2:
             return False
@@ -232,10 +230,7 @@ class MaskedSegmentPairs(CorpusSampler):
 
 
 class MaskedWindows(CorpusSampler):
-    """Windows of the joined documents between special tokens, in a new order each epoch.
-
-    Modern masked models are trained on these, and public ones adapted.
-    """
+    """Windows of the joined documents between special tokens, in a new order each epoch."""
 
     order: np.ndarray  # of the windows; `set_epoch` sets it
 
@@ -321,10 +316,7 @@ def shift_targets(targets_BT: torch.Tensor) -> torch.Tensor:
 
 
 def _split_long_sentences(sentence_bounds: np.ndarray, *, max_tokens: int) -> np.ndarray:
-    """Cut sentences that alone would overfill a pair into halves of a pair.
-
-    Otherwise most of their text would never be read.
-    """
+    """Cut sentences that alone would overfill a pair into halves of a pair."""
     bounds = [sentence_bounds]
     for i in np.flatnonzero(np.diff(sentence_bounds) > max_tokens):
         step = max(1, max_tokens // 2)
@@ -383,10 +375,7 @@ def choose_mask_positions(
 
 
 def _words_of_text(is_text_T: np.ndarray, is_continuation_T: np.ndarray) -> list[np.ndarray]:
-    """Return the positions of each word.
-
-    A text may begin within a word, and a special token ends a word.
-    """
+    """Return the positions of each word. A text may begin within one; a special token ends one."""
     positions = np.flatnonzero(is_text_T)
     follows_gap = np.diff(positions, prepend=-2) > 1
     word_starts = np.flatnonzero(~is_continuation_T[positions] | follows_gap)

@@ -258,10 +258,9 @@ def sample_without_replacement(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw words until `num_samples` differ; return (S,) words and the number of samples.
 
-    TensorFlow's sampler, which ELMo's code uses, samples one by one and drops repeated words. Here
-    each word gets an exponential arrival time whose rate is its probability: the first S to arrive
-    have the same distribution, and the expected count of a word is 1 - exp(-rate * time). This
-    takes one pass of a fixed size, so a GPU never waits.
+    As TensorFlow's sampler, which ELMo's code uses, in one pass of a fixed size. Each word gets an
+    exponential arrival time whose rate is its probability: the first S to arrive have the same
+    distribution, and the expected count of a word is 1 - exp(-rate * time).
     """
     arrival_times_V = torch.rand_like(probabilities_V).log_().neg_() / probabilities_V
     first = arrival_times_V.topk(num_samples, largest=False, sorted=False)

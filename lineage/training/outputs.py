@@ -25,7 +25,7 @@ def write_training(
     """Write the model with its intermediate checkpoints, the budget that it used, and its curve.
 
     `extra_files` are further JSON files of the model's folder. `running_text` is the tokenized
-    corpus of a model that continues with it in fine-tuning: other evaluations do not fetch one.
+    corpus of a model that continues with it in fine-tuning.
     """
     files = {"spent.json": dataclasses.asdict(output.budget_used), **(extra_files or {})}
     with create_artifact(folder, "model", status=output.status, reason=output.reason) as draft:

@@ -80,8 +80,7 @@ def build_checkpoint(
 ) -> tuple[Checkpoint, Encoder | None]:
     """Return the untrained model, as wide as the budget allows, and a public checkpoint's model.
 
-    `seed` is one of grid.pretrain_seeds. `public_folder` holds the public checkpoint, if the model
-    is one.
+    `seed` is one of grid.pretrain_seeds.
     """
     architecture = match_parameter_budget(
         model.family,
@@ -162,10 +161,7 @@ def build_training(
     *,
     public_model: Encoder | None = None,
 ) -> Training:
-    """Build the model, its optimizer, its batches and the plan of its training.
-
-    A `public_model` continues with its own weights; otherwise the model is new.
-    """
+    """Build the model, its optimizer, its batches and the plan of its training."""
     settings = checkpoint.pretrain
     budget_bytes = params.budget.text_bytes
     if public_model is None:
@@ -237,8 +233,7 @@ def to_validation_settings(settings: Any) -> Any:
     """Return a block `pretrain` for held-out text.
 
     All models are validated with the masks of Devlin et al. 2019, section 3.1, so that their losses
-    are comparable. Short sequences are off, since all or none of a few held-out documents would be
-    short. Next-sentence prediction stays as it is.
+    are comparable. Short sequences are off, since all or none of a few documents would be short.
     """
     overrides = {
         "mlm_probability": 0.15,
@@ -260,10 +255,7 @@ def run_training(
     best: BestWeights | None = None,
     intermediate: IntermediateCheckpoints | None = None,
 ) -> TrainOutput:
-    """Train according to a plan. A training that fails has an output too.
-
-    For `best` and `intermediate` see `TrainRun`.
-    """
+    """Train according to a plan. A training that fails has an output too."""
     model = training.state.model
     family = checkpoint.family
     assert isinstance(model, Encoder) and isinstance(family, LanguageModelFamily)
@@ -327,10 +319,7 @@ def _count_flops_per_token(checkpoint: Checkpoint, sampler: BatchSampler, model:
 def compute_held_out_metrics(
     model: nn.Module, objective: Objective, sampler: BatchSampler, *, precision: str
 ) -> dict[str, float]:
-    """Compute bits per byte, or nats per target, on a held-out text; drop non-finite values.
-
-    Last words that fill no window are not read.
-    """
+    """Compute bits per byte, or nats per target, on a held-out text; drop non-finite values."""
     sums = validate(model, objective, sampler, max_batches=ALL_BATCHES, precision=precision)
     metrics = compute_lm_metrics(sums)
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
@@ -348,10 +337,7 @@ def fit_static(
     text_bytes: int,
     report_progress: Callable[[float, str], None],
 ) -> TrainOutput:
-    """Train static vectors with the family's own method. There is no curve and no resuming.
-
-    The budget used is the text that was read.
-    """
+    """Train static vectors with the family's own method. There is no curve and no resuming."""
     model = checkpoint.build(torch.device("cpu"), load_weights=False)
     text = sample_training_text(
         tokens, checkpoint.tokenizer, seed=checkpoint.seed, text_bytes=text_bytes

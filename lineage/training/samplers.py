@@ -142,9 +142,8 @@ def _bptt_rows(
 class BpttBatches(CorpusSampler):
     """B rows that run through the documents, with state carried from window to window.
 
-    With `variable_bptt`, window lengths vary as in AWD-LSTM (Merity et al. 2018, section 4.1): one
-    in twenty has half the length, a normal of deviation 5 is added, the minimum is 5, and the
-    learning rate grows with the length.
+    With `variable_bptt`, window lengths vary, and the learning rate with them, as in AWD-LSTM
+    (Merity et al. 2018, section 4.1).
     """
 
     carries_state = True
@@ -205,10 +204,8 @@ class BpttBatches(CorpusSampler):
 class BidirectionalBpttBatches(CorpusSampler):
     """B rows that read the documents forward, and B more that read them backward.
 
-    State is carried if `carry_state` is set. As in bilm-tf the two directions are independent: a
-    step does not read the same sentences in both. A text that was read once in each direction
-    counts once. In less than an epoch the directions have mostly read different texts, and their
-    mean counts.
+    State is carried if `carry_state` is set. As in bilm-tf a step does not read the same sentences
+    in both directions. A text that was read once in each direction counts once.
     """
 
     def __init__(
@@ -266,8 +263,8 @@ class BidirectionalBpttBatches(CorpusSampler):
 class SentenceBatches(CorpusSampler):
     """Sentences, or documents, cut every `seq_len` tokens, each read from a zero state.
 
-    As in context2vec's own code, a batch holds spans of one length, so none is padded. The targets
-    are the span's own ids.
+    As in context2vec's own code, a batch holds spans of one length. The targets are the span's own
+    ids.
     """
 
     def __init__(

@@ -78,9 +78,8 @@ def slanted_triangular_schedule(
     """Rise from 1/ratio to 1 at `cut_frac`, then fall back to 1/ratio.
 
     (Howard and Ruder 2018, section 3.2.) If the number of steps is known, the cut is a whole step,
-    rounded down as in the paper, so that one step has the highest rate. The paper's denominator
-    cut x (1 / cut_frac - 1) turns negative at the end if steps x cut_frac is not whole;
-    steps - cut does not.
+    rounded down as in the paper. The paper's denominator cut x (1 / cut_frac - 1) turns negative at
+    the end if steps x cut_frac is not whole; steps - cut does not.
     """
     cut = cut_frac
     if steps is not None:

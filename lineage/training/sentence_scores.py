@@ -84,10 +84,7 @@ def _batch_by_length(
 
 
 def _score_causal_batch(model: Encoder, batch: Batch) -> LogProbsAndCounts:
-    """Score each token given those before it.
-
-    The begin token precedes the first one; the end token is not scored.
-    """
+    """Score each token given those before it, but for the end token."""
     assert batch.text_mask_BT is not None
     return _score_left_to_right(model, batch, batch.text_mask_BT)
 
@@ -131,10 +128,7 @@ def _score_bidirectional_batch(model: Any, batch: Batch) -> LogProbsAndCounts:
 
 
 def _score_directional_batch(model: Encoder, batch: Batch) -> LogProbsAndCounts:
-    """Score each token given those to its left.
-
-    With two directions, log-probabilities given those to its right are added.
-    """
+    """Score each token given those to its left, and with two directions those to its right."""
     total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
     for _, items_N, nats_N in directional_nats(model, batch, model.encode(batch)[-1]):
         total.index_add_(0, items_N, -nats_N.float())

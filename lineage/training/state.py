@@ -89,10 +89,7 @@ class TrainState:
             self.run_finite_checks()
 
     def run_finite_checks(self) -> None:
-        """Raise EvaluationError for the first pending value that is not finite.
-
-        This runs before anything is saved or validated, and at the end.
-        """
+        """Raise EvaluationError for the first pending value that is not finite."""
         pending = self.pending_finite_checks
         self.pending_finite_checks = []
         if not pending:
@@ -106,10 +103,7 @@ class TrainState:
                 )
 
     def save(self, folder: Path) -> None:
-        """Write the state into `folder` in one move.
-
-        Raises EvaluationError if a loss or gradient was not finite: see `run_finite_checks`.
-        """
+        """Write the state into `folder` in one move. Raises EvaluationError."""
         self.run_finite_checks()
         metadata = {
             "counters": dataclasses.asdict(self.counters),

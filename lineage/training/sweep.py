@@ -1,10 +1,8 @@
 """Search the recipe of a pretraining: short trainings, of which held-out text chooses one.
 
-Every model gets the same search: learning rates and batch sizes around its own, and the same weight
-decays and dropouts. First the learning rate is tried
-with the batch size, then weight decay and then dropout, each with the best of what was tried
-before. A trial is a training with a part of the budget and a schedule of its own. No trial sees a
-task.
+Every model gets the same search: learning rates and batch sizes around its own, then the same
+weight decays, then dropouts, each with the best of what was tried before. A trial is a training
+with a part of the budget and a schedule of its own. No trial sees a task.
 """
 
 import dataclasses
@@ -38,11 +36,7 @@ from lineage.work import Stopwatch
 def search_recipe(
     checkpoint: Checkpoint, tokens_dir: Path, params: Params, context: TrainContext
 ) -> RecipeSearch:
-    """Train all trials of a model, and choose one.
-
-    Trials that a killed process has finished are read from the resume folder. Raises InputError if
-    every trial failed.
-    """
+    """Train all trials of a model, and choose one. Raises InputError if every trial failed."""
     trials: list[Trial] = []
     own = Recipe.of(checkpoint.architecture, checkpoint.pretrain)
     total = count_trials(own, params.sweep)

@@ -31,8 +31,7 @@ def train_target_tokenizer(model: ModelConfig, texts: Sequence[str], language: s
     """Train the model's tokenizer on the task's texts.
 
     Its vocabulary is as large as in the study, or smaller where the text is too small for that. A
-    word that occurs twice enters it, even if the study asks for more, because a small text repeats
-    few words.
+    word that occurs twice enters it.
     """
     assert model.tokenizer is not None, "the study was checked"
     supported = max(MIN_VOCAB_SIZE, sum(map(byte_count, texts)) // MIN_BYTES_PER_TOKEN)
@@ -51,11 +50,7 @@ def pretrain_on_target(
     params: Params,
     context: TrainContext,
 ) -> TrainOutput:
-    """Pretrain a new model on the task's texts, and keep the weights with the lowest loss.
-
-    A text is read MAX_EPOCHS times at most. Training ends early when the loss on the held-out texts
-    no longer falls, as in adaptation.
-    """
+    """Pretrain a new model on the task's texts, and keep the weights with the lowest loss."""
     tokens = encode_corpus(texts, checkpoint.tokenizer)
     held_out_tokens = encode_corpus(held_out_texts, checkpoint.tokenizer)
     budget_bytes = min(params.budget.text_bytes, MAX_EPOCHS * tokens.text_bytes)

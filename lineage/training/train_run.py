@@ -65,8 +65,8 @@ class TrainPhase:
 class TrainRun:
     """A training of a language model, which fills `curve` and can be resumed.
 
-    With `best` the training ends when validation no longer improves in its last phase, and the best
-    weights of that phase are restored. With `intermediate` it writes intermediate checkpoints.
+    With `best` it ends when validation no longer improves in its last phase, and the best weights
+    of that phase are restored. With `intermediate` it writes intermediate checkpoints.
     """
 
     state: TrainState
@@ -81,8 +81,8 @@ class TrainRun:
     def run(self) -> None:
         """Train to the end of the plan, from the newest resume point if there is one.
 
-        If the optimizer has averaged the weights, their averages remain at the end. A training that
-        gets SIGTERM saves a resume point first. Raises EvaluationError if a loss is not finite.
+        Averaged weights remain at the end. A training that gets SIGTERM saves a resume point first.
+        Raises EvaluationError if a loss is not finite.
         """
         self._load_resume_point()
         self.plan = replace(self.plan, progress=end_early(self.plan.progress))
@@ -109,10 +109,7 @@ class TrainRun:
             self._log_point(point)
 
     def _find_resume_point(self) -> Path | None:
-        """Return the newest intact resume point; delete damaged ones.
-
-        The intermediate checkpoints before it must be intact too: they could not be written again.
-        """
+        """Return the newest intact resume point, with the intermediate checkpoints before it."""
         for folder in reversed(self._list_resume_points()):
             if is_intact(folder, RESUME_POINT):
                 progress = self.plan.progress(read_counters(folder / "run"))
@@ -189,11 +186,7 @@ class TrainRun:
         return ALL_TEXT_VALIDATIONS if decides else SHORT_VALIDATIONS
 
     def _measure_steps(self, steps: Iterator[StepOutput]) -> Iterator[StepOutput]:
-        """Yield the steps of a phase. In a rehearsal, log how long they take.
-
-        The first one is logged apart, since it takes longer. Elsewhere a GPU must not be waited for
-        after each step.
-        """
+        """Yield the steps of a phase. In a rehearsal, log how long they take."""
         if rehearsal_limit() is None:
             yield from steps
             return
@@ -214,8 +207,7 @@ class TrainRun:
     def _record_point(self, step: StepOutput, phase: TrainPhase) -> CurvePoint | None:
         """Add a point, with a validation, where they are due, and return it; None if none is due.
 
-        This depends on progress alone. NT-ASGD has to remember its validation losses; they are part
-        of the curve and saved with it.
+        This depends on progress alone.
         """
         curve = self.curve
         curve.pending_losses.append(step.loss)
@@ -320,10 +312,7 @@ def _delay_sigterm() -> Iterator[Callable[[], bool]]:
 
 
 def _format_metrics(curve: LearningCurve) -> str:
-    """Show the last point's loss and the last validation.
-
-    The loss of the current step would have to be waited for on a GPU.
-    """
+    """Show the last point's loss and the last validation."""
     metrics = {}
     if curve.points:
         metrics["loss"] = curve.points[-1].loss

@@ -1,9 +1,8 @@
 """Keep torch's compiler from being imported: that costs every training process 2 s and 70 MB.
 
-Nothing here is compiled. But what torch excludes from compilation imports the compiler at its
-first call, just to be marked as excluded, and is then kept as an attribute of the plain function.
-This module sets that attribute in advance. If a later torch names it differently, the compiler is
-imported and everything still works.
+Nothing here is compiled. But what torch excludes from compilation imports the compiler at its first
+call, and is then kept as an attribute of the plain function. This module sets that attribute in
+advance. If a later torch names it differently, everything still works.
 """
 
 import inspect
