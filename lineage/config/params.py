@@ -320,7 +320,7 @@ class Params:
 
     @property
     def continued_models(self) -> dict[str, str]:
-        """The public checkpoints of the grid that continue on the corpus -> the same one as it is."""
+        """The public checkpoints that continue on the corpus -> the same one as it is."""
         as_it_is: dict[tuple[Any, Any], str] = {}
         continued: dict[str, tuple[Any, Any]] = {}
         for name in self.grid.models:

@@ -1,4 +1,4 @@
-"""Parse a YAML tree into frozen typed records. An unknown key is an error that names the nearest one.
+"""Parse a YAML tree into frozen typed records; of an unknown key the nearest one is named.
 
 pydantic is not used: every stage imports this module, also on machines with little more than torch.
 """

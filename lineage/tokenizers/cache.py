@@ -107,7 +107,7 @@ class TokenizationCache:
 
 
 def _append(array: np.ndarray, num_used: int, rows: np.ndarray) -> np.ndarray:
-    """Return the array with rows after its first `num_used`; a full one is copied to twice its size."""
+    """Return the array with rows after its first `num_used`; a full one doubles."""
     num_needed = num_used + len(rows)
     if num_needed > len(array):
         grown = np.zeros((2 * num_needed, *array.shape[1:]), array.dtype)
