@@ -1,8 +1,7 @@
 """A method is a way of using a pretrained model on a task: one file of this package.
 
-The file holds the keys of its block in `evaluate` of params.yaml and its trials, how it is fitted
-and resumed, what it predicts, which tensors are kept of it, and the names that its results have.
-The class of a method is the record of its block. `lineage.methods.registry` lists all of them.
+The file holds the keys of its block in `evaluate`, its trials, how it is fitted and resumed, what
+it predicts, and what is kept of it. Its class is the record of its block.
 """
 
 from collections.abc import Callable, Mapping
@@ -130,10 +129,7 @@ class Method(Checked):
         return "none"
 
     def fit(self, subject: Subject, run: EvalRun, resume_point: ResumePoint) -> FittedSystem:
-        """Fit a run's system, and answer every scored split with it. Raises EvaluationError.
-
-        Here nothing is fitted. The `seconds` of the predictions are those of earlier processes.
-        """
+        """Fit a run's system, and answer every scored split with it. Raises EvaluationError."""
         return FittedSystem(
             answer_scored_splits(subject, run, partial(self.answer, subject, run)), self
         )
@@ -143,10 +139,7 @@ class Method(Checked):
         raise NotImplementedError(f"{type(self).__name__}.answer")
 
     def count_work(self, items: RunItems) -> float:
-        """Return how many items a run reads, each as often as it is read.
-
-        A gradient step on an item counts as TRAINING_PASSES. An early end is estimated.
-        """
+        """Return how many items a run reads; a gradient step counts each TRAINING_PASSES times."""
         return items.scored
 
     def shorten(self) -> Self:

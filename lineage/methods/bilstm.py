@@ -15,8 +15,7 @@ from lineage.networks.layers.dropout import fast_dropout
 class BiLstm(nn.Module):
     """Layers of forward and backward LSTMs with dropout between the layers.
 
-    The first `late_size` inputs skip the first `layers_below_join` layers. They are concatenated
-    to the output of the last of these.
+    The first `late_size` inputs are concatenated to the output of layer `layers_below_join`.
     """
 
     def __init__(

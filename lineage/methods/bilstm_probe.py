@@ -1,16 +1,14 @@
-"""A BiLSTM probe on frozen features.
+"""A BiLSTM probe on frozen features: a scalar mix of the layers, a BiLSTM and a linear layer.
 
-It is a scalar mix of the layers, a BiLSTM and a linear layer. The linear layer reads:
-
+The linear layer reads:
 - for a text, the BiLSTM's outputs max-pooled over its pieces; for two texts, the max-pooled u and
   v, |u - v| and u * v (Conneau et al. 2017, section 3), and the cosine of u and v;
 - for a word in a sentence, or in a context, the output at that word;
 - for tags, the output at every word, with a CRF on top (Peters et al. 2017, section 2.1; Peters et
   al. 2018, appendix A).
 
-If static vectors are added to the features, `join` can let the first LSTMs read the static vectors
-alone. The language model's features are then concatenated to their output, [h_1; LM] (TagLM,
-Peters et al. 2017, section 2; section 3 compares where to join).
+With `join` the first LSTMs read the added static vectors alone, and the language model's features
+are concatenated to their output, [h_1; LM] (TagLM, Peters et al. 2017, section 2).
 
 Shapes: N items, B encodings of a batch, T positions, W words, M answers, L layers, D features,
 F = L D, H units of both directions, K outputs. For tags B is N and T is W.
@@ -222,11 +220,7 @@ class ProbeOutput(NamedTuple):
 
 
 class BilstmProbe(nn.Module):
-    """A scalar mix, a BiLSTM and an output layer, with a CRF for tags.
-
-    The inputs are centered and scaled by the statistics of the training items, so that one
-    learning rate suits all families.
-    """
+    """A scalar mix, a BiLSTM and an output layer, with a CRF for tags; inputs are standardized."""
 
     def __init__(
         self,
@@ -330,10 +324,7 @@ class BilstmProbe(nn.Module):
         return self.crf.neg_log_likelihood(scores_NWK, batch.mask_BT, labels_NW).sum()
 
     def predict(self, batch: FeatureBatch) -> ProbeOutput:
-        """Postprocess the scores; a CRF gives marginal probabilities and the best tag sequences.
-
-        The loss is the sum over the batch.
-        """
+        """Postprocess the scores; a CRF gives marginals and the best tags. The loss is a sum."""
         scores_MK = self(batch)
         loss = math.nan if batch.labels_M is None else float(self.loss(scores_MK, batch))
         if self.crf is None:

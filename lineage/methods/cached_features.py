@@ -1,7 +1,7 @@
 """All layers of the positions of items, for probes that read sequences.
 
-Shapes: N items, B encodings of a batch, T positions, W words, M answers, L layers, D features,
-R rows: the positions, or words, of all items.
+Shapes: N items, B encodings, T positions, W words, M answers, L layers, D features, R rows: the
+positions, or words, of all items.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,10 +38,7 @@ MIN_STD = 1e-6  # float32 features with a smaller standard deviation carry no in
 
 @dataclass(frozen=True)
 class FeatureBatch(Batch):
-    """A batch with the features of a frozen encoder, and without ids.
-
-    If the features are those of words, the sequences are the words of the items.
-    """
+    """A batch with frozen features of its positions, or of its items' words, and without ids."""
 
     layers_LBTD: torch.Tensor | None = None  # as they are stored
     has_pieces_BT: torch.Tensor | None = None  # False at words without pieces
@@ -76,10 +73,7 @@ class CachedFeatures:
         )
 
     def select_layers(self, selected: Features) -> "CachedFeatures":
-        """Keep only some layers, before static vectors are added.
-
-        Raises EvaluationError if there are no such layers.
-        """
+        """Keep some layers, before static vectors are added. Raises EvaluationError without any."""
         kept = [
             tuple(
                 np.ascontiguousarray(select_layers(layers, selected, block="bilstm_probe"))
@@ -100,10 +94,7 @@ class CachedFeatures:
         return np.concatenate([layers for encodings in self.layers for layers in encodings])
 
     def pool_words(self) -> "CachedFeatures":
-        """Replace the vectors of pieces by those of the words that the task asks about.
-
-        A probe of tags reads nothing else. Words without pieces have zeros.
-        """
+        """Replace the vectors of pieces by those of the words that the task asks about."""
         L, D = self.layers[0][0].shape[1:]
         pooled: list[tuple[np.ndarray, ...]] = []
         for index in range(len(self.items)):
@@ -132,11 +123,7 @@ class CachedFeatures:
         return replace(feature_batch, has_pieces_BT=has_pieces_BT, word_rows_M=word_rows_M)
 
     def mean_and_std(self, *, layer_norm: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return mean and standard deviation over all positions or words, (L, D) each.
-
-        They are those of the stored layers. Each feature has its own, or with `layer_norm` each
-        layer and each static vector has one.
-        """
+        """Return mean and standard deviation over all positions or words, (L, D) each."""
         mean_LD, std_LD = mean_and_std(self._iterate_rows())
         scaling = self.scaling or FeatureScaling.none(mean_LD.shape)
         mean_LD, std_LD = scaling.unscale_statistics(mean_LD, std_LD)

@@ -1,7 +1,6 @@
 """Train until validation stops improving, and keep the best weights.
 
-Small data need many steps (Mosbach et al. 2021; Zhang et al. 2021), and too many steps overfit, so
-validation decides, for every system alike.
+Small data need many steps (Mosbach et al. 2021; Zhang et al. 2021), and too many overfit.
 """
 
 import math
@@ -113,10 +112,7 @@ def steps_between_validations(num_steps: int) -> int:
 def count_training(
     settings: EarlyStopping, num_items: int, *, max_validations: int | None = None
 ) -> tuple[int, int]:
-    """Count the steps and validations of a training, of which early stopping takes a share.
-
-    A trial that loses a race ends after `max_validations`.
-    """
+    """Count the steps and validations of a training; a loser of a race has `max_validations`."""
     if num_items == 0:
         return 0, 0
     max_steps = count_max_steps(settings, -(-num_items // settings.batch_size))  # rounded up
@@ -133,10 +129,8 @@ class EarlyStopper:
     """Tells which validation was the best, and when a training is over.
 
     The best has the highest score; equal scores are decided by the loss. A training is over when
-    neither the score nor the loss has improved for `patience` validations: a model that grows too
-    certain has a rising loss and a rising score. It is not over before it has begun, which is when
-    the training loss has fallen by MIN_LOSS_DROP: large networks with random weights may learn
-    nothing for several epochs.
+    neither has improved for `patience` validations, but not before the training loss has fallen by
+    MIN_LOSS_DROP: large networks with random weights may learn nothing for several epochs.
     """
 
     patience: int
@@ -182,9 +176,8 @@ class ResumePoint:
 class ValidatedTraining(Generic[ModelT]):
     """A training that ends when validation stops improving, and keeps the best weights.
 
-    It can pause after any validation. Its random state is its own, so trainings that take turns
-    give the same weights as each alone. Without patience it takes all its steps, and the last
-    weights stay.
+    It can pause after any validation, and has its own random state. Without patience it takes all
+    its steps, and the last weights stay.
     """
 
     def __init__(
@@ -202,10 +195,7 @@ class ValidatedTraining(Generic[ModelT]):
         validate: Callable[[ModelT], Validation],
         after_step: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Prepare to train the model of a state.
-
-        `after_step` gets the number of steps done and that of all steps.
-        """
+        """Prepare a training; `after_step` gets the number of steps done and that of all steps."""
         assert model is state.model
         self.state = state
         self.model = model
@@ -245,9 +235,9 @@ class ValidatedTraining(Generic[ModelT]):
         return self.num_steps if self._last_step is None else self._last_step
 
     def end_after(self, share: float) -> None:
-        """End after this share of all steps, and keep the last weights, which alone are validated.
+        """End after this share of all steps, and validate and keep the last weights alone.
 
-        The learning rates are those of a training of all steps. Call it before the first step.
+        The learning rates are those of all steps. Call it before the first step.
         """
         self._last_step = max(1, round(share * self.num_steps))
         self.stopper = None
@@ -255,9 +245,8 @@ class ValidatedTraining(Generic[ModelT]):
     def resume(self, point: ResumePoint) -> float:
         """Continue from what an earlier process has saved there, if anything, and save there too.
 
-        Saved validations are replayed one by one, without training, so that decisions between them
-        are the same again. Return the seconds of the earlier process. Call it before the first
-        step.
+        Saved validations are replayed one by one, so that decisions between them are the same
+        again. Return the seconds of the earlier process. Call it before the first step.
         """
         self._resume_point = point
         if is_intact(point.folder, RESUME_POINT):

@@ -60,10 +60,9 @@ class EvalRun:
 
     @property
     def selection_key(self) -> "EvalRun":
-        """A key that is equal for the runs that share their chosen trial.
+        """A key that is equal for the runs that share their chosen trial: those of all seeds.
 
-        The first seed chooses for all seeds. Each fold chooses for itself, since its validation
-        items are test items of other folds.
+        Each fold chooses for itself, since its validation items are test items of other folds.
         """
         return self if self.fold is not None else replace(self, finetune_seed=None)
 
@@ -224,10 +223,7 @@ class EvalContext(TaskContext):
 
     @property
     def max_input_positions(self) -> int | None:
-        """The number of positions that the model can read; None: any number.
-
-        The task stage has already cut the texts to max_words words, for all models alike.
-        """
+        """The number of positions that the model can read; None: any number."""
         return max_input_positions(self.checkpoint)
 
     def truncated_share(self, table: str) -> float:
@@ -243,10 +239,7 @@ class EvalContext(TaskContext):
         return sum(item.num_uncovered_words for item in self.items[table])
 
     def unknown_token_share(self, table: str) -> float:
-        """Return the share of unknown tokens in a table's texts.
-
-        It is 0 where the model reads the characters of words.
-        """
+        """Return the share of unknown tokens in a table's texts."""
         tokenizer = self.checkpoint.tokenizer
         if tokenizer.unk_token_id is None:
             return 0.0
@@ -293,10 +286,7 @@ def max_input_positions(checkpoint: Checkpoint) -> int | None:
 
 
 def keep_one_order(items: Sequence[EncodedItem], order: int) -> list[EncodedItem]:
-    """Replace both encodings of each symmetric item by the encoding of one order, twice.
-
-    The head was fitted on sums of two vectors, so it must see two here too.
-    """
+    """Replace both encodings of symmetric items by one order, twice: a head reads sums of two."""
     return [
         EncodedItem(
             item.encodings[order],
@@ -341,10 +331,7 @@ class EncoderUnderTest(Subject):
         )
 
     def build_extractor(self) -> FeatureExtractor:
-        """Return this model for computing features, with the static model that is joined.
-
-        The static vectors are trained ones for a random-init encoder too.
-        """
+        """Return this model for computing features, with the static model that is joined."""
         context = self.context
         static: FeatureExtractor | None = None
         if context.static_context is not None:

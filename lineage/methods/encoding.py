@@ -1,7 +1,7 @@
 """The items of a task as token ids, one by one and in batches.
 
-Shapes: N items, B rows of a batch, T positions, W words of a text, P pieces of words,
-M words that a task asks about, D width.
+Shapes: N items, B rows, T positions, W words of a text, P pieces of words, M words that a task asks
+about, D width.
 """
 
 import dataclasses
@@ -32,8 +32,8 @@ STRIDES_PER_WINDOW = 3  # windows of a long text begin a third of the positions 
 class EncodedItem:
     """An item of a task as a model reads it.
 
-    An item may have several encodings: two texts in both orders, whose vectors are summed; a text
-    with each of its choices, which are scored one by one (Radford et al. 2018, section 3.3); or the
+    It has several encodings if it is two texts in both orders, whose vectors are summed; a text
+    with each of its choices, scored one by one (Radford et al. 2018, section 3.3); or the
     overlapping windows of a sentence, or of a context with its question, that is too long for the
     model. `word_pieces` then holds for each window only the words with the most context in it.
     """
@@ -62,10 +62,7 @@ class EncodedItem:
 
     @property
     def num_uncovered_words(self) -> int:
-        """Number of words without any piece, whose vectors are zeros.
-
-        The tokenizer drops them, or they lie beyond the maximum length.
-        """
+        """Number of words without any piece, whose vectors are zeros."""
         if not self.word_pieces:
             return 0
         return self.num_answers - len(self.covered_words)
@@ -100,10 +97,7 @@ def collate_items(
 
 
 def collate_positions(items: Sequence[EncodedItem], labels: np.ndarray | None = None) -> Batch:
-    """Build the batch of `collate_items` with zeros for ids, for a head on computed features.
-
-    Without looking up bytes of words, this takes half the time or less.
-    """
+    """Build the batch of `collate_items` with zeros for ids, for a head on computed features."""
     encodings = [encoding for item in items for encoding in item.encodings]
     mask_BT = _padding_mask([len(encoding.ids) for encoding in encodings])
     text_mask_BT = np.zeros_like(mask_BT)
@@ -169,7 +163,7 @@ def batch_by_length(items: Sequence[EncodedItem]) -> list[np.ndarray]:
     """Group the indices of items into batches of similar length, the longest first.
 
     A batch has at most MAX_BATCH_POSITIONS unless a single item has more. From MIN_BATCH_POSITIONS
-    on it ends before padding exceeds MAX_PADDING_SHARE.
+    on its padding is at most MAX_PADDING_SHARE.
     """
     order = np.argsort([-item.length for item in items], kind="stable")
     batches: list[list[int]] = []
@@ -201,8 +195,7 @@ def answer_rows(items: Sequence[EncodedItem]) -> list[np.ndarray]:
 def pool_words(model: HasWordPooling, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
     """Return (M, D): a vector for each word that the task asks about, zeros without pieces.
 
-    It is the mean over the word's pieces. A unidirectional model takes the last piece, or the first
-    if it reads backward, because only at that piece has it read the whole word.
+    It is the mean of the word's pieces. A unidirectional model takes the piece that it reads last.
     """
     assert batch.answer_pieces_P2 is not None
     position_P, word_P = batch.answer_pieces_P2.unbind(1)
@@ -230,9 +223,8 @@ def encode_items(
 ) -> list[EncodedItem]:
     """Encode every row of a table with at most `max_length` positions per encoding.
 
-    A table has the columns question and context; or tokens, with target if the task is about one
-    word; or text, alone, with `second` or with choices. `symmetric` pairs are encoded in both
-    orders.
+    Columns: question and context; or tokens, perhaps with target; or text, alone, with `second` or
+    with choices. `symmetric` pairs are encoded in both orders.
     """
     if "context" in table:
         return _encode_contexts(table, tokenizer, max_length=max_length, language=language)
@@ -317,8 +309,7 @@ def encode_word_in_context(
 ) -> EncodedItem:
     """Encode a word with its context, or with so much of it that the word is never cut off.
 
-    If the word has no piece even by itself, the item has the whole context and no word pieces, so
-    that all models answer the same items.
+    A word without any piece has the whole context and no word pieces.
     """
     full_item: EncodedItem | None = None
     reach = len(tokens)  # context words on either side; halved until the word is not cut off
@@ -375,7 +366,7 @@ def encode_question_context(
     """Encode a question and all words of its context, in overlapping windows if they are too long.
 
     starts_W, ends_W: character offsets of the context's words. Each window includes the question,
-    which is truncated to half of the positions (run_squad.py: 64 of 384).
+    cut to half of the positions (run_squad.py: 64 of 384).
     """
     truncated_question = _truncate_question(
         question, tokenizer, max_length=max_length, language=language
@@ -395,10 +386,7 @@ def encode_question_context(
 def _encode_question_pair(
     tokenizer: Tokenizer, question: str, context: str, *, max_length: int | None
 ) -> Encoding:
-    """Encode both as a pair in which the model reads the question first, with token type 0.
-
-    A unidirectional model then knows the question when it reads the context.
-    """
+    """Encode both as a pair in which the model reads the question first, with token type 0."""
     if tokenizer.direction == "forward":
         return encode_pairs(tokenizer, [question], [context], max_length=max_length)[0]
     encoded = encode_pairs(tokenizer, [context], [question], max_length=max_length)[0]
@@ -409,10 +397,7 @@ def _encode_question_pair(
 def _truncate_question(
     question: str, tokenizer: Tokenizer, *, max_length: int | None, language: str
 ) -> str:
-    """Keep the first words of a question that fit into half of the positions.
-
-    If its first word alone does not fit, keep the first characters.
-    """
+    """Keep the first words, or characters, of a question that fit into half of the positions."""
     if max_length is None:
         return question
     template = tokenizer.special_token_template
@@ -445,10 +430,7 @@ def _encode_windows(
     max_length: int | None,
     paired_texts: tuple[str, ...] = (),
 ) -> EncodedItem:
-    """Encode every word of a text, each in the window in which it has the most context.
-
-    Windows that are best for no word are left out.
-    """
+    """Encode every word of a text in the window in which it has the most context."""
     stride = (max_length or 0) // STRIDES_PER_WINDOW
     windows = _split_windows(text, starts_W, ends_W, encode, stride=stride)
     best_W = _choose_max_context_windows(windows, len(starts_W))
@@ -483,12 +465,8 @@ def _split_windows(
 ) -> list[_Window]:
     """Split the words of a text into overlapping windows, each as long as the model can read.
 
-    A window begins `stride` pieces after the beginning of the one before, at least one word
-    further, and never beyond its end. In the code released with Devlin et al. 2019 (run_squad.py)
-    the stride is 128 of 384. Models here may have only a few dozen positions. A stride of a third
-    of them gives each word about a third of the positions, less half of the question, as context
-    on either side. Long texts are therefore read up to three times, in training too. A word that
-    is too long for a window is cut.
+    A window begins `stride` pieces after the one before, at least one word further, and never
+    beyond its end (run_squad.py: 128 of 384). A word that is too long for a window is cut.
     """
     windows: list[_Window] = []
     start = 0
@@ -514,9 +492,9 @@ def _fit_window(
     start: int,
     encode: Callable[[str], Encoding],
 ) -> tuple[int, Encoding]:
-    """Encode as many words from `start` on as fit. Return the end of these words, and the encoding.
+    """Return the end of the words from `start` on that fit, and their encoding.
 
-    A word at the end of a text may have other pieces than within it, so this takes several tries.
+    At the end of a text a word may have other pieces, so this takes several tries.
     """
     end = len(starts_W)
     encoding = encode(text[starts_W[start] : ends_W[-1]])
@@ -532,7 +510,7 @@ def _choose_max_context_windows(windows: Sequence[_Window], num_words: int) -> n
     """Return (W,) the window in which each word has the most context; ties go to the first.
 
     Context is the number of words on the side that has fewer, plus a hundredth of the window's
-    words, as in the code released with Devlin et al. 2019.
+    words (Devlin et al. 2019, released code).
     """
     starts_V1 = np.array([window.start for window in windows])[:, None]
     ends_V1 = np.array([window.end for window in windows])[:, None]
@@ -557,10 +535,7 @@ def _token_offsets(tokens: list[str], language: str) -> tuple[np.ndarray, np.nda
 
 
 def align_pieces_to_words(encoded: Encoding, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return (P, 2): the position of a piece, and a word that the piece overlaps, in order.
-
-    A piece that overlaps several words has a row for each of them.
-    """
+    """Return (P, 2): the position of a piece and a word that it overlaps, for each overlap."""
     firsts = np.searchsorted(ends, encoded.offsets[:, 0], side="right")
     counts = (np.searchsorted(starts, encoded.offsets[:, 1], side="left") - firsts).clip(0)
     positions = np.repeat(np.arange(len(counts)), counts)

@@ -1,7 +1,7 @@
 """Frozen features in float16: one copy of a table's features for all heads of an encoder.
 
-Features are centered and scaled before they are rounded. So a feature with a large mean loses no
-digits, and one with a large scale does not overflow. Many features are kept in a temporary file.
+They are centered and scaled before they are rounded, and many are kept in a temporary file.
+
 Shapes: R rows (positions, words, or answers and their choices), L layers, D features.
 """
 
@@ -33,10 +33,7 @@ SCALE_TENSOR = "feature_scale"
 
 @dataclass(frozen=True)
 class FeatureScaling:
-    """The center and the scale of each stored feature, (L, D) each, float64.
-
-    They only serve the rounding: heads standardize by the statistics of their own training items.
-    """
+    """The center and scale of stored features, (L, D) float64, which only serve the rounding."""
 
     mean_LD: np.ndarray
     scale_LD: np.ndarray
@@ -61,10 +58,7 @@ class FeatureScaling:
         return cls(np.zeros(shape), np.ones(shape))
 
     def encode(self, features: np.ndarray, stored: np.ndarray) -> None:
-        """Write features (..., L, D) into an array of float16; what is not finite stays so.
-
-        torch converts to float16 several times faster than numpy.
-        """
+        """Write features (..., L, D) into an array of float16; what is not finite stays so."""
         mean_LD = torch.from_numpy(self.mean_LD).float()
         scale_LD = torch.from_numpy(self.scale_LD).float()
         for rows in _split_rows(features):
@@ -105,10 +99,7 @@ def _split_rows(features: np.ndarray | torch.Tensor) -> Iterator[slice]:
 
 
 def mean_and_std(chunks: Iterable[torch.Tensor]) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation (L, D) over the rows of chunks (R, L, D), float64.
-
-    The sums are of differences from the first row, so that those of constants are exactly zero.
-    """
+    """Return mean and standard deviation (L, D) over the rows of chunks (R, L, D), float64."""
     count = 0
     origin_LD = sums_LD = squares_LD = torch.zeros((), dtype=torch.double)
     for chunk_RLD in chunks:
@@ -126,9 +117,8 @@ def mean_and_std(chunks: Iterable[torch.Tensor]) -> tuple[np.ndarray, np.ndarray
 def allocate_features(shape: tuple[int, ...], folder: Path | None) -> np.ndarray:
     """Return an array for stored features: in memory or, if they are many, in a temporary file.
 
-    The file is in `folder`, or in the system's folder of temporary files. It has no name, so it is
-    gone as soon as the array is, even if the process is killed. Raises EvaluationError if there is
-    no room on the disk.
+    The file, in `folder` or the system's own, has no name, so it is gone as soon as the array is.
+    Raises EvaluationError if there is no room on the disk.
     """
     num_bytes = math.prod(shape) * STORED_DTYPE.itemsize
     if num_bytes <= MAX_MEMORY_BYTES:
@@ -155,10 +145,7 @@ def store_features(
     scaling: FeatureScaling | None,
     folder: Path | None,
 ) -> tuple[np.ndarray, FeatureScaling]:
-    """Store chunks of features, (rows, ..., L, D) each, and return them and their scaling.
-
-    Without `scaling`, that of the first chunk is used.
-    """
+    """Store chunks of features, (rows, ..., L, D) each; `scaling`: else of the first chunk."""
     stored: np.ndarray | None = None
     first_row = 0
     for features in chunks:
@@ -192,10 +179,7 @@ def split_rows(
 
 
 def split_items(items: Sequence[EncodedItem], bytes_per_position: int) -> Iterator[slice]:
-    """Split items into parts whose float32 features take about CHUNK_BYTES.
-
-    A part has at least as many positions as a batch of the encoder.
-    """
+    """Split items into parts whose float32 features take about CHUNK_BYTES."""
     max_positions = max(MAX_BATCH_POSITIONS, CHUNK_BYTES // bytes_per_position)
     first = 0
     num_positions = 0
@@ -215,10 +199,7 @@ def statistics_of_parts(
     static_size: int,
     compute: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute statistics of the layers and, separately, of the static vectors after them.
-
-    The scales of the two models are unrelated.
-    """
+    """Compute statistics of the layers and, separately, of the static vectors after them."""
     num_contextual = mean_LD.shape[-1] - static_size
     parts = (slice(num_contextual), slice(num_contextual, None))
     statistics = [
@@ -231,11 +212,7 @@ def statistics_of_parts(
 def layer_mean_and_std(
     mean_LD: np.ndarray, std_LD: np.ndarray, *, min_std: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and standard deviation of all numbers of a layer, (L, D) each.
-
-    They are computed from those of its features. Features with a standard deviation of at most
-    `min_std` do not count.
-    """
+    """Return the mean and standard deviation of all numbers of a layer, (L, D) each."""
     varies_LD = varying_features(std_LD, min_std=min_std)
     mean_L1 = mean_LD.mean(-1, keepdims=True, where=varies_LD)
     squares_LD = std_LD**2 + (mean_LD - mean_L1) ** 2
@@ -244,10 +221,7 @@ def layer_mean_and_std(
 
 
 def varying_features(std_LD: np.ndarray, *, min_std: float = 0.0) -> np.ndarray:
-    """Return (L, D), false at constants such as the padding of narrow layers.
-
-    If a layer has only constants, they all count.
-    """
+    """Return (L, D), false at constants such as the padding of narrow layers."""
     all_constant_L1 = std_LD.max(-1, keepdims=True) <= min_std
     varies_LD: np.ndarray = (std_LD > min_std) | all_constant_L1
     return varies_LD

@@ -1,7 +1,7 @@
 """Fine-tuning of a whole encoder with ULMFiT's techniques (Howard and Ruder 2018, section 3.3).
 
-Shapes: N items, B encodings of a batch, T positions, P positions without padding, M answers,
-D width, K outputs.
+Shapes: N items, B encodings, T positions, P positions without padding, M answers, D width, K
+outputs.
 """
 
 import math
@@ -216,9 +216,9 @@ class FinetunedModel(nn.Module):
     """An encoder with a head.
 
     Texts have the family's own pooling and head, or with `pooling: mean` a linear head on the mean
-    over their pieces. Words always have a linear head. For pairs of texts a second linear head
-    reads what `pool_pair` makes of them, as probes do, and adds its scores. If an item has several
-    encodings, their vectors are summed before the heads; choices are scored one by one instead.
+    over their pieces. Words have a linear head. For pairs of texts a second linear head reads what
+    `pool_pair` makes of them, and adds its scores. The vectors of an item's encodings are summed;
+    choices are scored one by one instead.
     """
 
     def __init__(
@@ -313,7 +313,7 @@ def linear_label_gain_loss(
     """Return the weighted mean loss of predicting a text's label after each of its positions.
 
     The weights grow linearly from 0 at the first position to 1 at the last (linear label gain, Dai
-    and Le 2015, section 3). The weighted mean is over the whole batch, as in the released code
+    and Le 2015, section 3), and the mean is over the batch, as in the released code
     (adversarial_text, data_utils.py and layers.py). A text of one position has weight 1.
     """
     assert batch.labels_M is not None
@@ -334,9 +334,9 @@ def finetuning_objective(
     aux_lm_weight: float = 0.0,
     auxiliary_loss: AuxiliaryLoss | None = None,
 ) -> LossOutput:
-    """Return the mean loss of the labels plus `aux_lm_weight` times the language model's loss.
+    """Return the loss of the labels plus `aux_lm_weight` times the language model's.
 
-    See Radford et al. 2018, equation 5.
+    Radford et al. 2018, equation 5.
     """
     assert batch.labels_M is not None
     pooled = model.pooled_vectors(batch)
@@ -369,10 +369,7 @@ def start_finetuning(
     auxiliary_loss: AuxiliaryLoss | None = None,
     validate: Callable[[FinetunedModel], Validation],
 ) -> ValidatedTraining[FinetunedModel]:
-    """Return a fine-tuning of the encoder, in place, with a new head, before its first step.
-
-    The settings give the learning rates of layers and steps, and gradual unfreezing.
-    """
+    """Return a fine-tuning of the encoder, in place, with a new head, before its first step."""
     model = FinetunedModel(encoder, answer, settings, seed=seed, example_item=items[0])
     head_parameters = [parameter for head in model.heads for parameter in head.parameters()]
     optimizer = settings.build_optimizer([*encoder.layer_groups(), head_parameters])
@@ -414,11 +411,10 @@ def start_finetuning(
 def unfreeze_layers(
     optimizer: torch.optim.Optimizer, progress: Fraction, unfreeze_share: float
 ) -> None:
-    """Unfreeze the layers one by one from the top, all of them after `unfreeze_share` of the steps.
+    """Unfreeze layer after layer from the top, all after `unfreeze_share` of the steps.
 
-    See Howard and Ruder 2018, section 3.3. A frozen parameter has no gradient, so the optimizer
-    skips it, weight decay included. Shares are exact fractions of the decimal number: in floats
-    0.8 * 3/4 is greater than 3/5, and the layer would be unfrozen a step late.
+    Howard and Ruder 2018, section 3.3. A frozen parameter has no gradient, so the optimizer skips
+    it. Shares are exact fractions: in floats 0.8 * 3/4 is greater than 3/5.
     """
     deepest = max(group["depth"] for group in optimizer.param_groups) or 1
     for group in optimizer.param_groups:
@@ -433,10 +429,9 @@ def update_batch_norm(
 ) -> None:
     """Recompute batch norm statistics over training items with the present weights.
 
-    Running statistics (momentum 0.1) lag behind the weights. After 20 steps, as with 100 labels,
-    they still contain a ninth of the initial variance of 1. All items pass through the head at
-    once, because an average over batches would lose the variance between batches. It is done
-    before every validation, so that the model that is kept is the one that was validated.
+    Running statistics lag behind the weights, in 20 steps by a ninth. All items pass through the
+    head at once: an average over batches would lose the variance between batches. It is done before
+    every validation, so that the model that is kept is the one that was validated.
     """
     norms = [module for module in model.head.modules() if isinstance(module, nn.BatchNorm1d)]
     model.eval()

@@ -61,10 +61,7 @@ class FeatureExtractor:
         folder: Path | None,
         scaling: FeatureScaling | None = None,
     ) -> dict[str, StoredFeatures]:
-        """Store the features of each table's answers, in `folder` if they take much memory.
-
-        `scaling` is that of a fitted head; None: that of the table train.
-        """
+        """Store the features of each table's answers, in `folder` if they take much memory."""
         static_size = 0
         if self.static is not None:
             static_width = max(self.static.model.hidden_sizes())

@@ -44,11 +44,7 @@ class HeadMethod(TriedMethod):
         raise NotImplementedError(f"{type(self).__name__}.load_head")
 
     def fit(self, subject: Subject, run: EvalRun, resume_point: ResumePoint) -> FittedSystem:
-        """Fit a head and predict with it.
-
-        If the method has trials and none is chosen yet, also return the predictions of each trial
-        on validation.
-        """
+        """Fit a head and predict with it; if it chooses a trial, also with each on validation."""
         context = subject.task_context
         chosen_trial = subject.chosen_trials.get(run.selection_key)
         problem = build_problem(context, run)

@@ -1,9 +1,7 @@
 """Contextual features joined with the static vectors of another model.
 
 This is [x_k; ELMo_k] (Peters et al. 2018, section 3.3). The static vector is appended to every
-layer, and the scalar mix leaves it as it is. For a linear probe, `pool_features` pools the static
-vectors of words as it pools the contextual vectors of pieces. For a BiLSTM probe every piece gets
-the static vector of its word.
+layer, and the scalar mix leaves it as it is. A BiLSTM probe has the vector of each piece's word.
 
 Shapes: M answers, L layers, D width, S width of a static vector, T positions.
 """
@@ -36,10 +34,7 @@ def concatenate_static(layers: np.ndarray, static: np.ndarray) -> np.ndarray:
 def add_static_vectors(
     features: CachedFeatures, model: Encoder, tokenizer: Tokenizer, *, precision: str
 ) -> CachedFeatures:
-    """Append the vectors of a static model to every layer at every position.
-
-    The static model reads whole texts, without a maximum length.
-    """
+    """Append the vectors of a static model, which reads whole texts, to every layer."""
     static_texts = _read_texts(features, model, tokenizer, precision=precision)
     joined_layers = []
     for item, layers_by_encoding in zip(features.items, features.layers, strict=True):
@@ -72,11 +67,7 @@ def _read_texts(
 def align_static_vectors(
     encoded: Encoding, texts: tuple[str, ...], static_texts: Mapping[str, StaticText]
 ) -> np.ndarray:
-    """Return (T, S): for every piece the vector of the first word that it overlaps.
-
-    Pieces without a word, such as special tokens, get zeros. An overlap is enough, because a piece
-    of a byte-level BPE may begin with the space before its word.
-    """
+    """Return (T, S): for every piece the vector of the first word that it overlaps."""
     static_size = static_texts[texts[0]].vectors_TS.shape[1]
     aligned_TS = np.zeros((len(encoded.ids), static_size), np.float32)
     for token_type, text in enumerate(texts):

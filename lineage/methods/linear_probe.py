@@ -160,10 +160,7 @@ def select_answers(
 
 @dataclass(frozen=True)
 class Standardizer:
-    """The mean and standard deviation of the features of the training items, float64.
-
-    With standardized features one value of `l2` suits all families.
-    """
+    """The mean and standard deviation of the features of the training items, float64."""
 
     mean_LD: np.ndarray
     std_LD: np.ndarray
@@ -189,8 +186,7 @@ class Standardizer:
 def _floored_mean_and_std(mean_LD: np.ndarray, std_LD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard deviation of each feature; the latter has a floor.
 
-    Otherwise a feature that hardly varies in training could dominate the score of an item where it
-    differs.
+    Else a feature that hardly varies in training could dominate the score of another item.
     """
     mean_std = std_LD.mean(-1, keepdims=True, where=varying_features(std_LD))
     return mean_LD, np.maximum(std_LD, 0.01 * mean_std + 1e-6)
@@ -199,8 +195,8 @@ def _floored_mean_and_std(mean_LD: np.ndarray, std_LD: np.ndarray) -> tuple[np.n
 class LinearProbe:
     """A scalar mix of the layers (Peters et al. 2018, equation 1) and a linear layer, in float64.
 
-    The C choices of an item, (N, C, L, D), have one score each by the same weights. Static vectors
-    are not mixed.
+    The C choices of an item, (N, C, L, D), are scored by the same weights; static vectors stay out
+    of the mix.
     """
 
     def __init__(
@@ -228,8 +224,7 @@ class LinearProbe:
     def fold(self, scaling: FeatureScaling) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (K, L D) weights and (K,) biases that map stored features to scores.
 
-        The mix and the standardizing are folded into the weights, because one product over all
-        layers reads the features only once, and no standardized copy is needed.
+        Mix and standardizing are folded into them, so that one product reads the features once.
         """
         weight_LDK = self.mix.fold_into_linear(self.weight_DK)
         weight_LDK, bias_K = self.standardizer.fold_into_linear(weight_LDK, self.bias_K, scaling)
@@ -250,11 +245,7 @@ class LinearProbe:
 def linear_scores(
     features: StoredFeatures, rows: slice, weight_KF: torch.Tensor, bias_K: torch.Tensor
 ) -> torch.Tensor:
-    """Return (M, K) scores of some rows by folded weights, or (N, C) of choices.
-
-    `F.linear` takes the weights as (K, L D): a CPU multiplies a matrix that is much taller than
-    wide several times faster from that side.
-    """
+    """Return (M, K) scores of some rows by folded weights, or (N, C) of choices."""
     scores = F.linear(features.chunk(rows).flatten(-2), weight_KF, bias_K)
     return scores.squeeze(-1) if features.stored.ndim == 4 else scores
 

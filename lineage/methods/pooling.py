@@ -17,8 +17,7 @@ def pool_features(model: HasWordPooling, x_BTD: torch.Tensor, batch: Batch) -> t
     - A pair of texts: (B, 4 D + 1), see `pool_pair`.
     - Words: (M, D), see `pool_words`.
     - Words of a context with a question: (M, 2 D), v and u * v for each word v, where u is the
-      mean over the question. Without u * v a linear probe on static vectors could not match a word
-      with the question. u and |u - v| are left out, because a context has a hundred words or more.
+      mean over the question. Without u * v a linear probe on static vectors could not match both.
     """
     assert batch.text_mask_BT is not None
     if batch.answer_pieces_P2 is not None:
@@ -32,12 +31,7 @@ def pool_features(model: HasWordPooling, x_BTD: torch.Tensor, batch: Batch) -> t
 
 
 def pool_pair(x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """Return (B, 4 D + 1): the means u and v of two texts, |u - v|, u * v, and their cosine.
-
-    Probes of pairs have had the first four since Conneau et al. 2017 (section 3.1), because a mean
-    over both texts cannot tell how they relate. The texts are still encoded together, so that a
-    contextual model has seen both.
-    """
+    """Return (B, 4 D + 1): the means u and v of two texts, |u - v|, u * v, and their cosine."""
     text_mask_BT = batch.text_mask_BT
     segment_ids_BT = batch.segment_ids_BT
     assert text_mask_BT is not None

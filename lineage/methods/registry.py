@@ -109,10 +109,7 @@ def list_baselines(
     tfidf_C: Sequence[float] = Grid.tfidf_C,
     outside_predictions: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Baselines:
-    """Return the baselines of every task; some suit some kinds of task only.
-
-    `outside_predictions` are those of the task's outside systems, by their names and by item id.
-    """
+    """Return the baselines; `outside_predictions` are those of systems by name, then by item id."""
     outside = (outside_predictions or {}).items()
     methods: list[Method] = [
         MajorityMethod(),
@@ -125,10 +122,9 @@ def list_baselines(
 
 
 def load_system(folder: Path, device: torch.device) -> AnswerItems:
-    """Return the function that answers items as a kept system does. Raises InputError.
+    """Return the function that answers a table of items without labels as a kept system does.
 
-    It takes items of the task's kind without labels. It raises EvaluationError if an answer is not
-    finite.
+    Raises InputError; the function raises EvaluationError if an answer is not finite.
     """
     record = read_record(folder)
     types: dict[str, type[Method]] = {TfidfMethod.name: TfidfMethod}

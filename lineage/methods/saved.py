@@ -1,9 +1,7 @@
 """Systems in folders: saved by an evaluation, loaded by their methods to answer new items.
 
-A folder holds system.json and the weights of a head, of a whole network, or of TF-IDF.
-A system with an encoder refers to the folder of its pretrained or adapted model, which has the
-tokenizer, the sizes and, for a frozen head, the encoder's weights. An exported system has a copy of
-it, in MODEL_FOLDER.
+A folder holds system.json and weights. A system with an encoder refers to the folder of its
+pretrained or adapted model; an exported system has a copy of it, in MODEL_FOLDER.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,10 +41,7 @@ AnswerItems = Callable[[pd.DataFrame], PredictionColumns]
 
 @dataclass(frozen=True)
 class RefitRecord:
-    """What is known of a system that was fitted again: the score of those before it.
-
-    They have learned from `train_examples` items, with every seed of the study.
-    """
+    """What is known of a system that was fitted again: the score of those before it."""
 
     train_examples: int
     split: str  # on which they were scored

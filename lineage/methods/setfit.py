@@ -1,12 +1,11 @@
-"""SetFit: an encoder is fine-tuned on pairs of labelled texts, and a linear probe reads its vectors.
+"""SetFit: an encoder is fine-tuned on pairs of labelled texts; a linear probe reads its vectors.
 
-See Tunstall et al. 2022, "Efficient Few-Shot Learning Without Prompts", section 3.1. The vectors of
-two texts with the same label are drawn together, those of two labels apart, so that a few labels
-give many training examples. Pairs, loss and optimizer are those of the released code at the time of
-the paper (setfit 0.1).
+Tunstall et al. 2022, "Efficient Few-Shot Learning Without Prompts", section 3.1. The vectors of two
+texts with the same label are drawn together, those of two labels apart. Pairs, loss and optimizer
+are those of the code released with the paper (setfit 0.1).
 
-Shapes: N labelled texts, C classes among them, P pairs, H pairs of one label or as many of two,
-B pairs or texts of a batch, M texts, D width, K labels.
+Shapes: N labelled texts, C classes among them, P pairs, H pairs of one label or as many of two, B
+pairs or texts of a batch, M texts, D width, K labels.
 """
 
 import math
@@ -139,10 +138,7 @@ class SetfitMethod(HeadMethod):
         return "mean" if self.pooling == "mean" else "last"
 
     def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
-        """Count the texts of all steps, each once in a step, and those whose vectors are computed.
-
-        Trials that differ in their L2 alone share both.
-        """
+        """Count the texts of all steps, and those encoded; trials of different L2 share both."""
         settings = [one.without_probe for one in tried]
         tuned = [one for number, one in enumerate(settings) if one not in settings[:number][-1:]]
         texts = sum(
@@ -192,10 +188,7 @@ class SetfitMethod(HeadMethod):
     def _tune(
         self, encoder: EncoderUnderTest, problem: HeadProblem, *, seed: int
     ) -> "TunedEncoder":
-        """Return the encoder fine-tuned on pairs of labelled texts of the table train.
-
-        Heads that follow each other and differ in their L2 alone share it.
-        """
+        """Return the encoder fine-tuned on pairs of labelled texts of the table train."""
         key = (self.without_probe, seed, problem.train_rows.tobytes())
         last_key, tuned = encoder.kept.get(self.name, (None, None))
         if last_key == key and isinstance(tuned, TunedEncoder):
@@ -243,9 +236,8 @@ class Pairs(NamedTuple):
 def sample_pairs(labels_N: np.ndarray, num_pairs: int, rng: np.random.Generator) -> Pairs:
     """Draw pairs of texts: each text comes first equally often, or once more than others.
 
-    Half of the pairs have the same label: the second text is any with the label of the first,
-    which may be the first itself. The others have two labels. Raises EvaluationError if all texts
-    have one label.
+    Half of the pairs have the same label, and may be a text twice; the others have two labels.
+    Raises EvaluationError if all texts have one label.
     """
     names, classes_N, counts_C = np.unique(labels_N, return_inverse=True, return_counts=True)
     if len(names) < 2:
@@ -280,11 +272,9 @@ class PairBatch(Batch):
 
 
 class PairBatches:
-    """Pairs in their order.
+    """Pairs in their order; a text of several pairs of a batch is read once.
 
-    A text that occurs in several pairs of a batch is read once, so with 16 labels a batch has 14
-    texts instead of 32. The released code reads it once for each pair, with other units dropped
-    out.
+    The released code reads it once for each pair, with other units dropped out.
     """
 
     carries_state = False
@@ -315,8 +305,7 @@ class PairBatches:
 class SentenceEncoder(nn.Module):
     """An encoder that gives the vector of a text that fine-tuning also reads.
 
-    That is the family's own, or with `uses_mean_pooling` the mean of the top layer over the text's
-    pieces.
+    With `uses_mean_pooling` it is the mean of the top layer over the text's pieces.
     """
 
     def __init__(self, encoder: Encoder, *, uses_mean_pooling: bool) -> None:
@@ -365,8 +354,7 @@ def tune_encoder(
 ) -> TunedEncoder:
     """Fine-tune the encoder, in place, on pairs of labelled texts; the last weights are kept.
 
-    `settings` have a learning rate. Raises EvaluationError if a loss is not finite, or if all texts
-    have one label.
+    Raises EvaluationError if a loss is not finite, or if all texts have one label.
     """
     assert settings.learning_rate is not None, "`complete` fills it in"
     num_pairs = settings.count_pairs(len(items))
@@ -421,10 +409,7 @@ def _learning_curve(losses: Sequence[torch.Tensor]) -> list[CurvePoint]:
 def encode_texts(
     model: SentenceEncoder, tokenizer: Tokenizer, items: Sequence[EncodedItem], *, precision: str
 ) -> np.ndarray:
-    """Return (M, 1, D) float32 vectors of texts, as one layer of features.
-
-    Their length is 1, since the loss of pairs does not see it.
-    """
+    """Return (M, 1, D) float32 vectors of length 1 of texts, as one layer of features."""
     model.eval()
     device = next(model.parameters()).device
     batch_rows: list[np.ndarray] = []

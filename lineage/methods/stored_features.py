@@ -1,7 +1,4 @@
-"""The frozen features of items for linear probes, and the layers that a probe selects.
-
-Shapes: N items, C choices, M rows of answers (an item, or each of its words), L layers, D width.
-"""
+"""The frozen features of items for linear probes, and the layers that a probe selects."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,8 +34,7 @@ def extract_features(
 ) -> np.ndarray:
     """Return (M, L, D) float32: every layer after `pool_features`; choices give (N, C, L, D).
 
-    D is the width of the widest layer; narrower layers are padded with zeros. The features of
-    several encodings of an item are summed.
+    Narrow layers are padded with zeros to D. The features of an item's encodings are summed.
     """
     model.eval()
     device = next(model.parameters()).device
@@ -116,10 +112,7 @@ class StoredFeatures:
         return selected.double()
 
     def chunks(self, boundaries: np.ndarray | None = None) -> Iterator[slice]:
-        """Yield the rows to convert to float64 together.
-
-        Only the increasing `boundaries` may end a chunk; without them every row may.
-        """
+        """Yield the rows to convert to float64 together."""
         num_rows = max(1, CHUNK_SIZE // self.stored[0].size)
         first = 0
         while first < len(self):

@@ -1,7 +1,8 @@
-"""Linear models on TF-IDF vectors of words and letters, for any answer of a head.
+"""Linear models on TF-IDF vectors of words and letters: logistic or ridge regression.
 
-Logistic regression chooses labels, and ridge regression predicts numbers. Where no head is trained,
-`Answer.lexical_columns` answers. Shapes: N items, M rows, K outputs, F features.
+Where no head is trained, `Answer.lexical_columns` answers.
+
+Shapes: N items, M rows, K outputs, F features.
 """
 
 import warnings
@@ -226,20 +227,14 @@ def fit_tfidf(
 def fit_linear(
     features: csr_matrix, labels_M: np.ndarray, C: float, *, are_numbers: bool = False
 ) -> LinearModel:
-    """Fit logistic regression, or ridge regression to numbers.
-
-    scikit-learn warns if MAX_ITER iterations are not enough for its tolerance.
-    """
+    """Fit logistic regression, or ridge regression to numbers."""
     if are_numbers:
         return Ridge(alpha=1 / C).fit(features, labels_M)
     return LogisticRegression(C=C, max_iter=MAX_ITER).fit(features, labels_M)
 
 
 def predict_linear(model: LinearModel, features: csr_matrix, *, num_labels: int) -> np.ndarray:
-    """Return (M, num_labels) probabilities, 0 for labels that the model has not seen.
-
-    Ridge regression gives (M,) numbers.
-    """
+    """Return (M, num_labels) probabilities, 0 for unseen labels; ridge gives (M,) numbers."""
     if isinstance(model, Ridge):
         numbers_M: np.ndarray = model.predict(features)
         return numbers_M

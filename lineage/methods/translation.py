@@ -213,7 +213,7 @@ def collate_pairs(
 class PairSampler(ItemBatches):
     """Pairs, shuffled in each epoch, with the next window of running text in each language.
 
-    The running text starts again when it ends. Raises EvaluationError if it is too short.
+    Raises EvaluationError if the text, which starts again at its end, is too short.
     """
 
     carries_state = True  # of the language models; pairs have no state
@@ -268,10 +268,7 @@ class PairSampler(ItemBatches):
 def translation_loss(
     model: Translator, batch: PairBatch, recurrent_state: tuple[LSTMState, ...] | None = None
 ) -> LossOutput:
-    """Return the mean loss of the target tokens, plus that of each language model on its own text.
-
-    The three have equal weights (section 2.2).
-    """
+    """Return the loss of the target tokens plus those of both language models (section 2.2)."""
     assert batch.sources is not None
     assert batch.targets_BT is not None
     memory = model.encode(batch.sources.ids_BT, batch.sources.mask_BT)
@@ -333,8 +330,8 @@ def build_trained_translator(
 ) -> Translator:
     """Build the family's translator from a pretrained and a random-init model, and train it.
 
-    The whole translator is trained, without early stopping. `tokens_dir` is the tokenized corpus.
-    Raises EvaluationError if a target is too long, the corpus too short, or the loss not finite.
+    `tokens_dir` is the tokenized corpus. Raises EvaluationError if a target is too long, the corpus
+    too short, or the loss not finite.
     """
     family = checkpoint.family
     tokenizer = checkpoint.tokenizer
@@ -438,10 +435,7 @@ class _Beams:
         return (item_B1 * K + beam_BK).flatten()
 
     def best(self) -> tuple[list[np.ndarray], np.ndarray]:
-        """Return each item's best finished beam and its mean log-probability.
-
-        If none is finished, return the best of all with NaN.
-        """
+        """Return each item's best finished beam and its mean log-probability, else any with NaN."""
         means_BK = self.log_probs_BK / self.lengths_BK
         none_finished_B1 = ~self.is_finished_BK.any(1, keepdim=True)
         is_candidate_BK = self.is_finished_BK | none_finished_B1
@@ -459,11 +453,7 @@ class _Beams:
 def beam_search(
     model: Translator, memory: EncoderMemory, *, end_id: int
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the token ids of each item's translation, without end token, and (B,) scores.
-
-    A score is the mean log-probability of the tokens, end token included. The finished beam with
-    the best score is returned. If none is finished, it is the best of all, with NaN as its score.
-    """
+    """Return the token ids of each item's translation, without end token, and (B,) scores."""
     B = len(memory.mask_BS)
     K = model.settings.num_beams
     device = memory.mask_BS.device

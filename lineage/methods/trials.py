@@ -85,10 +85,7 @@ class TriedMethod(Method):
         return self.count_fits(tried, items) + predicted
 
     def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
-        """Count how many items the fits of some trials read; here each training item once a fit.
-
-        A gradient step on an item counts as TRAINING_PASSES.
-        """
+        """Count how many items the fits of some trials read; here each training item once a fit."""
         return len(tried) * items.train
 
     @property
@@ -137,10 +134,7 @@ class TrialsOutcome:
 
 
 def is_race(settings: TriedMethod) -> bool:
-    """Tell whether the trials stop early and differ in their learning rates alone.
-
-    They are then validated after the same steps, so they can be compared before their end.
-    """
+    """Tell whether the trials stop early and differ in their learning rates alone."""
     if not isinstance(settings, EarlyStopping) or settings.patience is None:
         return False
     trials = [settings.with_trial(number) for number in range(len(settings.trials))]
@@ -170,9 +164,8 @@ def fit_best_trial(
 ) -> TrialsOutcome:
     """Return the trial that is best on validation; equal ones are decided by the loss.
 
-    Trials race if they can, see `_Trials.race`. Else all of them are fitted. `predict_validation`
-    takes a head and the number of its trial as a text, and `score` gives the task's first metric
-    of such predictions. Raises AllTrialsFailedError.
+    `predict_validation` takes a head and the number of its trial as a text, and `score` gives the
+    task's first metric. Raises AllTrialsFailedError.
     """
     trials = _Trials(settings, start, predict_validation, score)
     best = trials.race() if is_race(settings) else trials.fit_each()
@@ -186,10 +179,7 @@ def fit_best_trial(
 
 @dataclass
 class _Trials:
-    """The trials of a head by their numbers, and the best one once it is known.
-
-    Only `running` and `best` hold models, so a trial that is dropped frees its memory.
-    """
+    """The trials of a head by their numbers; only `running` and `best` hold models."""
 
     settings: TriedMethod
     start: Callable[[Any], StartedHead]
@@ -210,9 +200,9 @@ class _Trials:
     def race(self) -> FittedTrial | None:
         """Train every trial for RACE_VALIDATIONS, then only the best one to its end.
 
-        A leader that has not begun to learn may lead by chance. All trials that are left then go on
-        until the leader has begun. If a trial fails after it has beaten others, the race is run
-        again without it. Returns None if all trials fail.
+        A leader that has not begun to learn may lead by chance: all trials that are left then go
+        on. If a trial fails after it has beaten others, the race is run again without it. Returns
+        None if all fail.
         """
         numbers = [*range(len(self.settings.trials))]
         while numbers and self.best is None:

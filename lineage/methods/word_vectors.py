@@ -1,7 +1,8 @@
 """The vectors of single words answer items, without training.
 
-The vectors of a model are centered first. Those of a contextual model nearly all point in one
-direction, so their cosines would all be near 1 (Mu and Viswanath 2018; Ethayarajh 2019).
+They are centered first: those of a contextual model nearly all point in one direction, so their
+cosines would all be near 1 (Mu and Viswanath 2018; Ethayarajh 2019).
+
 Shapes: V distinct words of the task, L layers, D width.
 """
 
@@ -55,9 +56,8 @@ class WordVectorMethod(Method):
 def embed_words(encoder: EncoderUnderTest, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return (V, L, D) layers of each word, read alone as a text, and (V,) whether it is known.
 
-    A word is unknown if all its vectors are zero. It is also unknown if all its tokens are the
-    unknown token or in NON_WORD_TOKENS, unless the model reads characters. Raises
-    EvaluationError if a vector is not finite.
+    Unknown are vectors of zeros and, unless the model reads characters, words of NON_WORD_TOKENS
+    and unknown tokens. Raises EvaluationError if a vector is not finite.
     """
     context = encoder.context
     model = encoder.build_encoder()
@@ -95,10 +95,9 @@ def _non_word_ids(tokenizer: Tokenizer) -> list[int]:
 def cosines_by_layer(
     vectors_VLD: np.ndarray, known_V: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (V, V) cosines: of the mean over layers as `none`, then of each layer as 0, 1, ...
+    """Yield (V, V) cosines of centered vectors: of the mean of layers as `none`, then as 0, 1, ...
 
-    Vectors are centered by the mean of the known words. The mean of centered layers is the centered
-    mean of layers. Raises EvaluationError if no word is known.
+    Raises EvaluationError if no word is known.
     """
     if not known_V.any():
         raise EvaluationError(f"the model knows none of the task's words; {UNKNOWN_WORDS_HINT}")
