@@ -52,11 +52,7 @@ def check_corpus(
     languages: Mapping[str, Iterable[str | None]],
     root: Path,
 ) -> dict[str, Any]:
-    """Prepare a corpus, check it, and return its record for the sources stage.
-
-    `vocab_sizes` has the vocabulary size of each model, and `languages` those whose documents a
-    model reads separately. Raises InputError.
-    """
+    """Prepare a corpus, check it, and return its record for the sources stage."""
     corpus = params.corpora[name]
     where = f"params.yaml: corpora.{name}"
     prepared = locate_corpus(name, corpus, seed=params.seed, root=root, where=where)
@@ -125,8 +121,8 @@ def check_task_data(
 ) -> dict[str, Any]:
     """Prepare a task, check it, and return its record for the sources stage.
 
-    `length_limits` has the limit of its texts for each key of params.yaml that sets one. Raises
-    InputError; prints a warning where a parameter makes little sense.
+    `length_limits` has the limit of its texts for each key that sets one. Raises InputError; prints
+    a warning where a parameter makes little sense.
     """
     task = params.tasks[name]
     where = f"params.yaml: tasks.{name}"

@@ -1,9 +1,8 @@
 """Find the items of a task that occur in a text that models were trained on.
 
-The test is that of GPT-3 (Brown et al. 2020, appendix C): an item is contaminated if it shares a
-run of 13 words with the text, ignoring case and punctuation. A shorter item must occur as a whole,
-and have at least 8 words; nothing can be said about shorter ones. Where a word is a character
-(`lineage.language`) the numbers are 20 and 12.
+As in GPT-3 (Brown et al. 2020, appendix C) an item is contaminated if it shares a run of 13 words
+with the text, ignoring case and punctuation. A shorter item must occur as a whole, and have at
+least 8 words. Where a word is a character (`lineage.language`) the numbers are 20 and 12.
 
 Shapes: N items, M words, R runs of words.
 """

@@ -94,10 +94,7 @@ def _write_corpus(
 
 
 def source_fingerprint(source: CorpusSource, root: Path, where: str) -> dict[str, Any]:
-    """Return what identifies a source's data.
-
-    These are file digests, a Hub revision, or the version and numbers of a generator.
-    """
+    """Return what identifies a source's data."""
     record, origin = resolve_origin(source, root, where)
     if origin == "generated":
         return {
@@ -111,10 +108,7 @@ def source_fingerprint(source: CorpusSource, root: Path, where: str) -> dict[str
 
 
 def collect_documents(corpus: Corpus, *, seed: int, root: Path, where: str) -> CorpusDocuments:
-    """Read all sources and drop documents that are blank, too short or repeated.
-
-    Raises InputError.
-    """
+    """Read all sources without blank, short or repeated documents. Raises InputError."""
     rows: list[tuple[str, str, str, str]] = []
     dropped = {"blank": 0, "too_short": 0, "duplicate": 0}
     seen: set[bytes] = set()
@@ -145,9 +139,8 @@ def collect_documents(corpus: Corpus, *, seed: int, root: Path, where: str) -> C
 def split_corpus(
     documents: CorpusDocuments, corpus: Corpus, *, seed: int, where: str
 ) -> dict[str, pd.DataFrame]:
-    """Split whole documents into train, valid and test.
+    """Split whole documents into train, valid and test, in the order of a hash of seed and text.
 
-    A hash of the seed and the text orders them, so a new document moves few others.
     Raises InputError if a split would be empty.
     """
     table = documents.table

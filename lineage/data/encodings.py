@@ -32,10 +32,7 @@ LATIN1 = ("LATIN1", "LATIN1")
 
 
 def suggest_encoding_fix(block: bytes, *, is_first_block: bool) -> str:
-    """Return what to do about a block that is not valid UTF-8.
-
-    A byte order mark is only looked for in the first block of a file.
-    """
+    """Return what to do about a block that is not valid UTF-8."""
     if is_first_block and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return (
             "it begins with the byte order mark of UTF-16; convert it with iconv -f UTF-16 -t UTF-8"

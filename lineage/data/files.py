@@ -92,8 +92,7 @@ def find_data_files(
     """Find the files of a path, a glob or a folder under `root`.
 
     With `unknown_as_txt` a file of unknown suffix is read as .txt. Raises InputError; with
-    `one_item_per_file` also where files are skipped, since each would be an item, and its folder
-    perhaps a label.
+    `one_item_per_file` also where files are skipped, since each would be an item.
     """
     paths = match_data_files(pattern, root)
     if one_item_per_file:
@@ -133,7 +132,7 @@ def _common_suffix(paths: Sequence[Path], pattern: str, where: str, *, unknown_a
 def match_data_files(pattern: str, root: Path) -> list[Path]:
     """Return the files of a path, a glob or a folder, sorted by name, without hidden ones.
 
-    In a folder only files of known formats count, without .json, which mostly describes data.
+    In a folder only files of known formats count, without .json.
     """
     base, candidates = _match_candidates(pattern, root)
     if base.is_file():
@@ -149,10 +148,7 @@ def match_data_files(pattern: str, root: Path) -> list[Path]:
 
 
 def join_pattern(root: Path, pattern: str) -> Path:
-    """Return a pattern as a path below the root, or outside it where the pattern begins with `..`.
-
-    The root may be a folder that does not exist yet, through which the system would find nothing.
-    """
+    """Return a pattern as a path below the root, or outside it if it begins with `..`."""
     parts = Path(pattern).expanduser().parts
     while parts[:1] == ("..",):
         root = root.absolute().parent
@@ -206,9 +202,8 @@ def _check_none_skipped(pattern: str, root: Path, where: str, *, matched: set[Pa
 
 
 def _relative_name(path: Path, pattern: str, root: Path, where: str) -> str:
-    """Return the name of a file relative to the root.
+    """Return the name of a file relative to the root, without private folders above it.
 
-    A file outside the root is named without the folders above it, which may be private.
     Raises InputError if the name is not UTF-8.
     """
     if path.is_relative_to(root):
@@ -259,10 +254,7 @@ def open_decompressed(path: Path) -> IO[bytes]:
 
 
 def check_readable(files: DataFiles, where: str) -> None:
-    """Read all files but parquet, and check that none is empty, cut short or not UTF-8.
-
-    Raises InputError for the first bad file, with the number of others.
-    """
+    """Read all files but parquet, and check that none is empty, cut short or not UTF-8."""
     errors = []
     for path, name in zip(files.paths, files.names, strict=True):
         try:
@@ -297,10 +289,7 @@ def _is_empty_file(path: Path, name: str, where: str) -> bool:
 
 
 def open_parquet(path: Path, *, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
-    """Open a parquet file; a compressed one is unpacked in memory.
-
-    Texts of the columns in `read_dictionary` are read as numbers and a list of different texts.
-    """
+    """Open a parquet file; a compressed one is unpacked in memory."""
     source: Path | pa.BufferReader = path
     if path.suffix in COMPRESSIONS:
         with open_decompressed(path) as stream:
@@ -309,11 +298,7 @@ def open_parquet(path: Path, *, read_dictionary: Sequence[str] = ()) -> pq.Parqu
 
 
 def _iter_parquet_sizes(path: Path) -> Iterator[int]:
-    """Yield how many bytes the columns of a parquet file have in memory, without filling it.
-
-    A text that stands in thousands of rows may be stored once, and the metadata does not tell how
-    long it is. Here it is counted for each row, but read once.
-    """
+    """Yield how many bytes the columns of a parquet file have in memory, without filling it."""
     metadata = open_parquet(path).metadata
     columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]
     for number in range(metadata.num_row_groups):
@@ -356,10 +341,7 @@ def _check_unpacked_size(num_bytes: int, path: Path, name: str, where: str) -> N
 
 
 def _has_text(blocks: Iterator[bytes], name: str, where: str) -> bool:
-    """Return whether blocks of bytes hold more than white space.
-
-    Raises InputError that names the first byte that is not UTF-8.
-    """
+    """Return whether blocks of bytes hold more than white space."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     num_bytes = 0
     num_lines = 0
@@ -390,10 +372,7 @@ def _has_text(blocks: Iterator[bytes], name: str, where: str) -> bool:
 def read_column_names(
     path: Path, name: str, where: str, *, quoting: Literal[0, 3] = 0
 ) -> list[str]:
-    """Return the names of a file's columns.
-
-    A jsonl has the keys of its first rows, a txt the column `text`. Raises InputError.
-    """
+    """Return the names of a file's columns: of a txt `text`. Raises InputError."""
     suffix = data_suffix(path)
     if suffix == ".txt":
         return ["text"]
@@ -410,10 +389,9 @@ def read_column_names(
 
 
 def find_delimiter(path: Path) -> str:
-    """Return what separates the cells of a csv or tsv with a header.
+    """Return what separates the cells of a csv or tsv: a csv may have semicolons, as Excel's.
 
-    A csv may have semicolons instead of commas, as Excel writes it where a comma is the decimal
-    sign. The header shows it. Raises OSError and csv.Error.
+    Raises OSError and csv.Error.
     """
     usual = DELIMITERS[data_suffix(path)]
     if usual != ",":
@@ -476,10 +454,7 @@ def check_columns(
     where: str,
     hint: str = "",
 ) -> None:
-    """Raise InputError for the first wanted column that is missing, with the nearest one.
-
-    Without a `hint` the suffix of `name` gives it.
-    """
+    """Raise InputError for the first wanted column that is missing, with the nearest one."""
     for column in wanted:
         if column not in columns:
             nearest = _suggest_column(column, [shorten_value(known) for known in columns])
@@ -507,10 +482,7 @@ def _suggest_column(column: str, columns: Sequence[str]) -> str:
 
 
 def iter_json_rows(path: Path, place: str) -> Iterator[dict[str, object]]:
-    """Yield the rows of a .jsonl or .json file: one object per line, or one list of objects.
-
-    Raises InputError.
-    """
+    """Yield the rows of JSON: one object per line, or one list of objects. Raises InputError."""
     with open_decompressed(path) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8-sig")
         lines = ((number, line) for number, line in enumerate(text, 1) if line.strip())

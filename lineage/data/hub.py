@@ -1,7 +1,4 @@
-"""Fetch repositories of the Hugging Face Hub at a pinned revision into the Hub's own cache.
-
-The cache (`HF_HOME`) works offline once it is filled.
-"""
+"""Fetch repositories of the Hugging Face Hub at a pinned revision into the Hub's own cache."""
 
 import logging
 import re
@@ -34,10 +31,9 @@ def download_snapshot(
 ) -> Path:
     """Return the folder in the Hub's cache that holds the files of a repository.
 
-    The network is used only for what is missing. `patterns` returns the files to fetch, or
-    nothing for all; its argument says whether it may use the cache alone. `check` raises
-    ValueError for an incomplete folder, as an interrupted download leaves it; the download then
-    continues. Raises InputError, which suggests the `alternative`.
+    The network is used only for what is missing. `patterns` returns the files to fetch, or nothing
+    for all; its argument says whether it may use the cache alone. `check` raises ValueError for an
+    incomplete folder. Raises InputError, which suggests the `alternative`.
     """
     # These imports take a second, which only users of the Hub pay.
     import huggingface_hub
@@ -74,10 +70,7 @@ def download_snapshot(
 
 
 def list_cached_models() -> "dict[str, CachedRevisionInfo]":
-    """Return the models of the Hub's cache, without a network: repositories, sorted -> revision.
-
-    It is the commit of the main branch, or else the one that was fetched last.
-    """
+    """Return the models of the Hub's cache, without a network: repositories, sorted -> revision."""
     from huggingface_hub import constants, scan_cache_dir
 
     if not Path(constants.HF_HUB_CACHE).is_dir():
@@ -94,10 +87,7 @@ def list_cached_models() -> "dict[str, CachedRevisionInfo]":
 
 
 def download_dataset(repository: str, config: str | None, revision: str, where: str) -> Path:
-    """Return the folder that holds the files of one configuration of a data set.
-
-    Without a configuration it holds those of all. Raises InputError.
-    """
+    """Return the folder of one configuration of a data set, or of all. Raises InputError."""
 
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
@@ -133,11 +123,7 @@ def download_dataset(repository: str, config: str | None, revision: str, where: 
 
 
 def _check_download_complete(folder: Path, patterns: list[str]) -> None:
-    """Raise ValueError if a folder of the Hub's cache lacks a file: a part would pass for all.
-
-    Every pattern must match, and every shard of a split must be there. Without patterns no
-    download may be left incomplete.
-    """
+    """Raise ValueError unless every pattern matches and every shard of a split is there."""
     if not patterns:
         blobs = folder.parent.parent / "blobs"
         if not any(folder.iterdir()) or any(blobs.glob("*.incomplete")):
@@ -169,7 +155,7 @@ def _download_patterns(readme: Path | None, config: str | None) -> list[str]:
 def card_data_files(readme: Path | None, config: str | None) -> list[Any]:
     """Return the `data_files` of a card, one entry for each matching configuration.
 
-    Raises InputError if the head of the card cannot be read, or names files outside its folder.
+    Raises InputError if its head cannot be read, or names files outside its folder.
     """
     from huggingface_hub import DatasetCard
 

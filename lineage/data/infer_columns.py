@@ -1,8 +1,7 @@
 """Guess the kind of task of a user's table, and its columns of text and label.
 
-A column counts as a label if it has few distinct values, and as a text if its values differ and
-have several words. Names decide between columns that look alike. If they cannot, InputError names
-the columns and says how to choose.
+A label has few distinct values; the values of a text differ and have several words. Names decide
+between columns that look alike. If they cannot, InputError says how to choose.
 """
 
 import re
@@ -179,9 +178,9 @@ class RequestedColumns:
 def choose_columns(
     table: TableColumns, requested: RequestedColumns, task: str, where: str
 ) -> ColumnChoice:
-    """Return the kind of task, and its columns. Raises InputError.
+    """Return the kind of task, and its columns; one of the task's name is its label.
 
-    `task` is the name of the task: a column of this name is its label.
+    Raises InputError.
     """
     columns = {name: _Column(name, values) for name, values in table.items()}
     chooser = _ColumnChooser(columns, requested, task, where)

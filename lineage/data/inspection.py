@@ -1,7 +1,7 @@
 """Inspect the files of corpora and of tasks for `lineage init`, and guess how to read them.
 
-Only a sample is kept in memory: of a corpus the beginning, of a task rows from its whole length,
-since a table may be sorted by label. Whatever is wrong with the files is an InputError.
+Only a sample is kept in memory: the beginning of a corpus, and rows from a task's whole length,
+since it may be sorted by label. Whatever is wrong with the files is an InputError.
 """
 
 import contextlib
@@ -101,10 +101,7 @@ CONLL_COLUMNS = {
 
 
 def find_files(pattern: str, root: Path, where: str, *, allow_unknown: bool = False) -> DataFiles:
-    """Return the files of a pattern. Raises InputError, also for a binary file.
-
-    With `allow_unknown` a file of unknown suffix is taken for text, unless it is a document.
-    """
+    """Return the files of a pattern. Raises InputError, also for a binary file."""
     files = find_data_files(pattern, root, where, unknown_as_txt=True)
     for path, name in zip(files.paths, files.names, strict=True):
         suffix = data_suffix(path)
@@ -189,10 +186,7 @@ def count_blocks(lines: Iterable[str]) -> int:
 
 
 def guess_language(texts: Iterable[str]) -> str:
-    """Return the code of the likely language, by the script of most letters.
-
-    Languages that share a script are not distinguished: Latin letters count as English.
-    """
+    """Return the code of the likely language, by the script of most letters."""
     sample = "\n".join(texts)[:SCRIPT_SAMPLE_CHARACTERS]
     scripts = Counter(
         unicodedata.name(character, "UNKNOWN").split()[0]
@@ -318,9 +312,9 @@ class TaskFindings:
 def inspect_task(
     name: str, files: dict[str, str], root: Path, where: str, requested: RequestedColumns
 ) -> TaskFindings:
-    """Inspect the files of a task, by split, and guess its kind and its columns.
+    """Inspect the files of a task by split, with `train`, and guess its kind and columns.
 
-    There is always a file for `train`. Raises InputError.
+    Raises InputError.
     """
     if requested.kind is not None:
         load_kind(requested.kind, f"{where}: kind")
@@ -504,10 +498,7 @@ def _count_rows(
 
 
 def guess_max_words(texts: list[list[str]], language: str) -> tuple[int, float]:
-    """Return a length that covers nearly all texts, and the share that it covers.
-
-    The texts of an item have it together.
-    """
+    """Return a length that covers nearly all texts, and the share that it covers."""
     lengths = [
         sum(len(split_words(text, language)) for text in item) for item in zip(*texts, strict=True)
     ]

@@ -61,10 +61,7 @@ class _RawTask:
 
 
 def task_fingerprint(task: Task, root: Path, where: str) -> dict[str, Any]:
-    """Return what identifies a task's data.
-
-    These are file digests, a Hub revision, or the version and seed of a generator.
-    """
+    """Return what identifies a task's data: file digests, a revision, or a version and seed."""
     resolved_task, origin = resolve_origin(task, root, where)
     if resolved_task.generated == "examples":
         return {
@@ -101,11 +98,7 @@ def check_task_files(
     read_files: bool,
     is_extra_test_set: bool = False,
 ) -> None:
-    """Check that the keys fit the kind, and that all files are there.
-
-    With `read_files` files are also checked for being empty or damaged, and for missing columns.
-    Raises InputError.
-    """
+    """Check that the keys fit the kind, and that all files are there."""
     resolved_task, origin = resolve_origin(task, root, where)
     check_task(resolved_task, kind, where, is_extra_test_set=is_extra_test_set)
     if origin != "generated":
@@ -193,8 +186,7 @@ def _read_task(name: str, task: Task, kind: Kind, *, seed: int, root: Path, wher
 def columns_to_read(task: Task, split: str, table: DataTable) -> list[str]:
     """Return the columns that are read from a split; of unlabelled text only the text.
 
-    If `columns` names a label in the lines of unlabelled text, it is read too:
-    `collect_unlabelled` checks that the lines have one.
+    A label that `columns` names there is read too, for the check of `collect_unlabelled`.
     """
     if split == "unlabelled":
         columns = ["text" if table.is_plain_text else text_column_name(task)]
@@ -214,8 +206,7 @@ def columns_to_read(task: Task, split: str, table: DataTable) -> list[str]:
 def _check_first_lines(task: Task, kind: Kind, tables: dict[str, UserTable]) -> None:
     """Raise InputError if several files seem to begin with a header other than `columns`.
 
-    A header would be read as an item with a label of its own. So it is suspected if all files begin
-    with the same row, and its label occurs nowhere else.
+    That is so if all begin with the same row, whose label occurs nowhere else.
     """
     if task.columns is None or not kind.answer.has_one_label or task.label is None:
         return

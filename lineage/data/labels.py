@@ -23,9 +23,8 @@ def apply_label_map(
 ) -> dict[str, pd.DataFrame]:
     """Rename labels or tags by the `label_map` of the task of each split.
 
-    A label that a mapping does not name stays. Items whose label is mapped to null are dropped
-    and counted. Raises InputError, also for a key that no split has as a label while some label
-    has no key.
+    Items whose label is mapped to null are dropped and counted. Raises InputError, also for a key
+    that no split has as a label while some label has no key.
     """
     splits_by_place: dict[str, list[str]] = {}
     for split in splits:
@@ -47,10 +46,7 @@ def apply_label_map(
 
 
 def _check_label_map(labels: list["pd.Series[Any]"], task: Task, where: str) -> None:
-    """Raise InputError for the first key of label_map that is no label, and may be misspelt.
-
-    A map that names every label may have keys that the data lack.
-    """
+    """Raise InputError for the first key of label_map that is no label, and may be misspelt."""
     all_labels = pd.concat(labels).explode().to_list()
     known = sort_labels(all_labels)
     keys = task.label_names_by_value

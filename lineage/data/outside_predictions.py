@@ -1,8 +1,7 @@
 """Read the predictions of outside systems, and match them with the scored items of a task.
 
-A file has the columns that the task reads, and a prediction, written as the task's labels are. It
-is read as the task's own files are. An item is found by all that is read of it, so rows may be in
-any order, and further rows do no harm.
+A file is read as the task's own files are, and has a prediction beside their columns. An item is
+found by all that is read of it, so rows may be in any order, and further rows do no harm.
 """
 
 import json
@@ -47,9 +46,8 @@ COLUMN_HINT = (
 def match_outside_predictions(name: str, params: Params, root: Path) -> dict[str, Predictions]:
     """Return the predictions of a task's outside systems for its scored items, by their names.
 
-    They are kept with the measures of the task, so that its data are not read in every run. Raises
-    InputError for a kind of task whose predictions fit no column, and where an item has no
-    prediction, or several that differ.
+    They are kept with the measures of the task. Raises InputError for a kind of task whose
+    predictions fit no column, and where an item has no prediction, or several that differ.
     """
     task = params.tasks[name]
     if not task.outside_systems:
@@ -86,11 +84,7 @@ def match_outside_predictions(name: str, params: Params, root: Path) -> dict[str
 
 
 def _check_label_map(task: Task, where: str) -> None:
-    """Raise InputError if a prediction may be a label of the data, or another label's new name.
-
-    Files have either: an outside system answers with labels of the data, `lineage predict` with
-    new names.
-    """
+    """Raise InputError if a prediction may be a label of the data, or another label's new name."""
     names = task.label_names_by_value
     for label, name in names.items():
         if name is not None and names.get(name, name) != name:
@@ -161,11 +155,7 @@ class _PredictionFile:
     def _keep_scored_rows(
         self, columns: TableColumns, scored: pd.DataFrame, texts: "pd.Series[Any]"
     ) -> TableColumns:
-        """Return the columns with all rows blank but those of scored items.
-
-        What the system answered elsewhere is never looked at. Raises InputError if an item lacks a
-        row.
-        """
+        """Return the columns with all rows blank but those of scored items."""
         task = replace(self.task, label=None)
         rows = make_items(UserTable(columns, self.table.location, task), "row", self.kind, {})
         row_texts = item_texts(rows, task, self.kind)

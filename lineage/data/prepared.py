@@ -1,9 +1,8 @@
 """Pass data that the sources stage has validated on to the stages corpus and task.
 
-User data is read once. The sources stage prepares each corpus and task, so that bad input fails
-before any training. It writes the files of the artifact to .lineage/prepared and the measures that
-checks need to .lineage/checks. The stages corpus and task take the files. They read the data again
-only if the files are gone, as after `dvc repro --force`.
+User data are read once: the sources stage writes the files of each artifact to .lineage/prepared
+and the measures that checks need to .lineage/checks. The later stages take the files, and read the
+data again only if they are gone, as after `dvc repro --force`.
 """
 
 import json
@@ -45,10 +44,7 @@ class PreparedData:
         return MEASURES_FOLDER / f"{self.key}.json"
 
     def measure(self) -> Measures:
-        """Return the cached measures, or build the files.
-
-        A build that fails raises again each time.
-        """
+        """Return the cached measures, or build the files; a failure is raised again each time."""
         if self.measures_path.is_file():
             return dict(read_json(self.measures_path))
         shutil.rmtree(self.folder.parent, ignore_errors=True)  # of other data or parameters
@@ -60,10 +56,7 @@ class PreparedData:
         return measures
 
     def take(self, target: Path, recorded_fingerprint: Any, where: str) -> None:
-        """Move the prepared files to an artifact's folder; build them there if they are gone.
-
-        Raises InputError if the data are not those that the sources stage has recorded.
-        """
+        """Move the prepared files to an artifact's folder; build them there if they are gone."""
         if self.fingerprint != recorded_fingerprint:
             raise InputError(
                 f"{where}: its data changed after the sources stage had read it; run again"

@@ -1,9 +1,7 @@
 """Detect quotation marks in a csv or tsv that glue rows together.
 
-A cell that begins with a quote goes on to the next quote, over line ends too (RFC 4180, section
-2). Many tables do not follow that rule: where a text begins with a quote that nothing closes, the
-rows after it would silently be read into its cell. This module separates such tables from those
-whose cells do contain line ends.
+A cell that begins with a quote goes on to the next quote, over line ends too (RFC 4180, section 2).
+In many tables nothing closes it, and the rows after it would silently be read into its cell.
 """
 
 import csv
@@ -39,10 +37,7 @@ class _Record(NamedTuple):
 
 
 class _ColumnProfile:
-    """The cells that a column has in the rows of one line.
-
-    All rows are read, since a table may be sorted by label.
-    """
+    """The cells of a column in the rows of one line: of all, since a table may be sorted."""
 
     def __init__(self) -> None:
         self.num_rows = 0
@@ -97,10 +92,9 @@ def check_quotes(
 ) -> None:
     """Raise InputError if a csv or tsv would be read with rows glued together.
 
-    A quote counts as unclosed if the next quote is inside a cell, or if every line up to
-    it looks like a row: as many cells, numbers where the other rows have numbers, and names that
-    they have. If no column can tell rows from pieces of text, commas cannot either: then all
-    cells with line ends must look so. A table of one column is not checked.
+    A quote counts as unclosed if the next one is inside a cell, or if every line up to it looks
+    like a row: as many cells, numbers and names where other rows have them. If no column can tell
+    rows from text, all cells with line ends must look so. A table of one column is not checked.
     """
     place = f"{where}: {name}"
     num_multiline = 0
@@ -135,10 +129,7 @@ def _row_fits(row: list[str], profiles: list[_ColumnProfile]) -> bool:
 
 
 def _iter_records(path: Path, place: str, delimiter: str, *, has_header: bool) -> Iterator[_Record]:
-    """Yield each record after the header; blank ones are skipped.
-
-    Raises InputError if a quote that closes a cell of several lines does not end it.
-    """
+    """Yield each record after the header; blank ones are skipped."""
     pending: list[str] = []  # the lines of the current record
 
     def read_lines(text: Iterable[str]) -> Iterator[str]:

@@ -1,8 +1,6 @@
 """Read text and tables: the user's files, or a split of a Hub repository at a pinned revision.
 
-A Hub repository is a folder in the Hub's own file cache (`HF_HOME`), which works offline once it is
-filled, or a folder in the Hub's layout that the user keeps. `datasets` says which files are a split,
-and reads them, but for plain csv; it keeps no copies.
+`datasets` says which files of a Hub repository are a split, and reads them, but for plain csv.
 """
 
 import os
@@ -260,10 +258,7 @@ class DataTable:
 
 
 def resolve_origin(record: Source, root: Path, where: str) -> tuple[Source, str]:
-    """Return the record to read by, and its origin: generated, files, hub or mirror.
-
-    The origin is `mirror` if all files of the copy are there.
-    """
+    """Return the record to read by, and its origin: generated, files, hub or mirror."""
     if record.mirror is not None:
         given = record.mirror["files"]
         patterns = list(given.values()) if isinstance(given, dict) else [given]
@@ -337,10 +332,7 @@ def _hub_split(record: CorpusSource | Task, split: str, root: Path) -> HubSplit:
 
 
 def _named_columns(batch: Any, wanted: Sequence[str], features: Mapping[str, Any]) -> TableColumns:
-    """Return columns of an arrow table, with names for numbers in lists of class labels.
-
-    The Hub keeps class labels as numbers. Spans need names; a single label stays a number.
-    """
+    """Return columns of an arrow table, with names for numbers in lists of class labels."""
     columns: TableColumns = {}
     for name in wanted:
         columns[name] = batch[name].to_pylist()

@@ -1,7 +1,6 @@
 """Choose subsets of a task's items, split off validation, check folds, and count repeated items.
 
-Subsets are nested: a smaller one is always contained in a larger one, and every system of the
-comparison gets the same.
+Subsets are nested: a smaller one is contained in a larger one.
 
 Shapes: N items.
 """
@@ -28,9 +27,9 @@ def nested_stratified_subset(
 ) -> np.ndarray:
     """Return the ascending indices of `count` items, or of all if there are no more.
 
-    Any prefix is stratified: each label has its share of the whole. With `cover_labels` the first
-    items cover every label once, as training items have to. Without it, labels whose share is
-    less than one item are drawn by lot, with another lot for another count.
+    Any prefix is stratified. With `cover_labels` the first items cover every label once. Without
+    it, labels whose share is less than one item are drawn by lot, with another lot for another
+    count.
     """
     labels = np.asarray(labels)
     if count == "all" or count >= len(labels):
@@ -51,10 +50,9 @@ def nested_stratified_subset(
 
 
 def choose_heldout(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
-    """Choose `count` held-out items, stratified by label; return their ascending indices.
+    """Choose about `count` held-out items, stratified by label; return their ascending indices.
 
-    There are fewer if a label would otherwise lose all its items. Of many labels with few items
-    only some are held out: one item of each would be too many.
+    No label loses all its items. Of many labels with few items only some are held out.
     """
     rows = {label: np.flatnonzero(labels == label) for label in np.unique(labels)}
     repeated_labels = [label for label, own_rows in rows.items() if len(own_rows) > 1]
@@ -96,12 +94,9 @@ def split_off_validation(
 ) -> int:
     """Move items from train to validation if no validation split is given.
 
-    Return how many were taken. Raises InputError.
-
-    With `by_group` whole groups are taken; labels then do not keep their shares, but no label
-    loses all its items. If every group is too large, as where groups are two kinds of question,
-    items are taken as without groups, with each label's share.
-    If train has a limit and validation none, validation keeps only its share of what is used.
+    Return how many were taken. Raises InputError. With `by_group` whole groups are taken; if every
+    group is too large, items are taken as without groups. If train has a limit and validation none,
+    validation keeps only its share of what is used.
     """
     if "validation" in splits:
         return 0
@@ -145,8 +140,8 @@ def choose_whole_groups(
 ) -> np.ndarray:
     """Return the ascending indices of the items of whole groups, about `count` in all.
 
-    Groups that fit are taken in random order, then the smallest if that comes nearer to `count`.
-    The result is empty if all are too large. A group with the last items of a label stays.
+    Groups that fit are taken in random order, then the smallest if that comes nearer to `count`;
+    none if all are too large. A group with the last items of a label stays.
     """
     indices = pd.Series(range(len(groups_N))).groupby(groups_N).indices
     rows = {str(group): np.asarray(own_rows) for group, own_rows in indices.items()}
@@ -174,10 +169,7 @@ def choose_whole_groups(
 
 
 def check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> None:
-    """Raise InputError if some fold could not be the test set.
-
-    The others must hold items to train on and to validate by, with more than one label.
-    """
+    """Raise InputError if some fold could not be the test set."""
     assert task.folds is not None
     if task.group:
         count = items["group"].nunique()
@@ -244,10 +236,7 @@ def count_repeats_in_train(
 def count_repeats_in_folds(
     splits: dict[str, pd.DataFrame], task: Task, kind: Kind
 ) -> dict[str, int]:
-    """Count the items whose texts occur several times in train, so perhaps in several folds.
-
-    With groups only texts of several groups count.
-    """
+    """Count the items whose texts occur several times in train, so perhaps in several folds."""
     if not task.folds:
         return {}
     texts = item_texts(splits["train"], task, kind)

@@ -1,9 +1,7 @@
 """Read the rows of csv, JSON and text files.
 
-A csv has a header, and rows of JSON name their columns. params.yaml names those of other tables: one
-row per line, one word per line with its tags (CoNLL), or one text per file. `columns` lists the
-names in order, or is a regular expression of a line whose named groups are the columns. A file that
-is one item has its folder's name and its text as columns.
+A csv has a header, and rows of JSON name their columns. params.yaml names those of other tables
+(one row per line, CoNLL, one text per file) as a list or as the groups of a regular expression.
 """
 
 import csv
@@ -48,8 +46,8 @@ class TextTableFormat:
     """The columns of files that do not name them, and what a row is.
 
     `line` is one row per line. `spaced` is one sentence per line: tabs separate the columns, and
-    spaces the words. `sentence` is one word per line: a row ends at a blank line and has a list for
-    each column. `file` is one row per file.
+    spaces the words. `sentence` is one word per line, up to a blank line. `file` is one row per
+    file.
     """
 
     columns: tuple[str, ...] | str  # names, or a regular expression of a line
@@ -86,10 +84,9 @@ class TextTableFormat:
 def read_text_table(
     files: DataFiles, table_format: TextTableFormat, wanted: Sequence[str], where: str
 ) -> Iterator[Sequence[Any]]:
-    """Yield the wanted cells of each row.
+    """Yield the wanted cells of each row; blank lines are rows without values, but in sentences.
 
-    Blank lines are rows without values, except between sentences. Raises InputError that names
-    the line.
+    Raises InputError that names the line.
     """
     indices = [table_format.column_names.index(name) for name in wanted]
     for path, name in zip(files.paths, files.names, strict=True):
@@ -128,8 +125,8 @@ def read_csv_table(
 ) -> Iterator[Sequence[str]]:
     """Yield the wanted cells of each row of tables with a header; blank lines are skipped.
 
-    With `is_lenient`, lines of spaces are skipped too, and cells that a row lacks at its end are
-    blank. Raises InputError that names the line.
+    With `is_lenient`, lines of spaces are skipped too, and missing cells at a row's end are blank.
+    Raises InputError that names the line.
     """
     for path, name in zip(files.paths, files.names, strict=True):
         place = f"{where}: {name}"
@@ -175,10 +172,7 @@ def _read_csv_rows(
 def _read_pattern_rows(
     stream: IO[bytes], table_format: TextTableFormat, columns: str, place: str
 ) -> Iterator[tuple[int, Cells]]:
-    """Yield the groups of a regular expression of a line.
-
-    Raises InputError for a line that does not match, or not within MATCH_SECONDS.
-    """
+    """Yield the groups of a regular expression of a line."""
     pattern = regex.compile(columns)
     lines = io.TextIOWrapper(stream, encoding="utf-8-sig")
     for number, line_with_end in enumerate(lines, 1):
@@ -206,10 +200,7 @@ def _read_pattern_rows(
 def _read_separated_rows(
     stream: IO[bytes], table_format: TextTableFormat, columns: tuple[str, ...]
 ) -> Iterator[tuple[int, Cells]]:
-    """Yield the cells of lines that tabs or spaces separate, as they do in the first line.
-
-    With spaces the last column has the rest of the line, except in sentences.
-    """
+    """Yield the cells of lines that tabs or spaces separate, as they do in the first line."""
     text = io.TextIOWrapper(stream, encoding="utf-8-sig")
     lines, has_tabs = _detect_tabs(text, table_format, len(columns))
     is_conllu = table_format.is_sentence and has_tabs and len(columns) == CONLLU_NUM_COLUMNS
@@ -247,10 +238,7 @@ def _may_be_comment(line: str, table_format: TextTableFormat) -> bool:
 def _detect_tabs(
     lines: Iterator[str], table_format: TextTableFormat, num_columns: int
 ) -> tuple[Iterator[str], bool]:
-    """Return all lines, and whether tabs separate the cells: whether the first row has one.
-
-    A comment may hold tabs too.
-    """
+    """Return all lines, and whether tabs separate the cells: whether the first row has one."""
     seen = []
     for line in lines:
         seen.append(line)
@@ -285,7 +273,7 @@ def _cell_count_hint(table_format: TextTableFormat, *, is_csv: bool) -> str:
 def _check_cell_counts(
     rows: Iterable[tuple[int, Cells]], names: Sequence[str], place: str, *, hint: str
 ) -> Iterator[Cells]:
-    """Yield the cells of each row, as many as names; skip a first line that holds the names.
+    """Yield the cells of each row, as many as names, after a first line that holds the names.
 
     A blank line gives None for each name. Raises InputError if the numbers differ.
     """
@@ -312,10 +300,7 @@ def _check_cell_counts(
 
 
 def _is_header(cells: Cells, names: Sequence[str], place: str) -> bool:
-    """Return whether a line holds the names of the columns.
-
-    Raises InputError if it holds one of them in its place, and others elsewhere.
-    """
+    """Return whether a line holds the names of the columns."""
     lowered_cells = [(cell or "").lower() for cell in cells]
     lowered_names = [name.lower() for name in names]
     if lowered_cells == lowered_names:
@@ -330,11 +315,7 @@ def _is_header(cells: Cells, names: Sequence[str], place: str) -> bool:
 def _group_sentences(
     rows: Iterable[Cells], num_columns: int, place: str
 ) -> Iterator[list[list[str | None]]]:
-    """Yield the columns of each sentence.
-
-    Raises InputError at the end of a file that is one sentence, so long that blank lines must be
-    missing.
-    """
+    """Yield the columns of each sentence."""
     lines: list[Cells] = []
     num_sentences = 0
     longest = 0

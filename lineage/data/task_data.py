@@ -1,7 +1,5 @@
 """Load the items that the task stage wrote, and assign them to train, validation and test.
 
-These are the task's own splits, or parts of the table train if the task is cross-validated.
-
 Shapes: N items of a table.
 """
 
@@ -81,10 +79,7 @@ class TaskData:
         return table if len(part.rows_N) == len(table) else table.iloc[part.rows_N]
 
     def split_items(self, *, seed: int, fold: int | None) -> list[SplitItems]:
-        """Return train first, then the scored parts.
-
-        With folds `seed` is that of the repetition: each assigns the items to folds again.
-        """
+        """Return train first, then the scored parts; with folds each `seed` assigns items again."""
         if fold is not None:
             return self._fold_parts(seed=seed, fold=fold)
         parts = []
@@ -130,12 +125,10 @@ def assign_fold_splits(
 ) -> dict[Split, np.ndarray]:
     """Return (N,) indices of the items of each split.
 
-    The fold is test, and a share of the rest validation; train is what is left. Folds differ by
-    at most one item, in each label too. With `by_group` whole groups are assigned instead, and
-    stay together in validation too: what is learned from an author, a document or a patient is
-    never scored on the same one. No split is empty if there are as many items, or groups, as
-    folds, and with groups at least three folds. Without groups validation does not take the last
-    item of a label.
+    The fold is test, and a share of the rest validation. Folds differ by at most one item, in each
+    label too. With `by_group` whole groups are assigned instead. No split is empty if there are as
+    many items, or groups, as folds, and with groups at least three folds. Without groups validation
+    does not take the last item of a label.
     """
     rng = generator("deal", seed)
     if by_group:
@@ -170,10 +163,7 @@ def assign_fold_splits(
 
 
 def truncated_answers_notes(info: TaskInfo, table: str) -> list[Note]:
-    """Return a note on the questions of a table whose answer max_words cut off, if there are any.
-
-    No system can answer these.
-    """
+    """Return a note on the questions of a table whose answer max_words cut off, if any."""
     num_lost = info.truncated_answers.get(table, 0)
     if not num_lost:
         return []

@@ -39,10 +39,7 @@ class UserTable(NamedTuple):
 
 
 def text_column_name(task: Task) -> str:
-    """Return the column that holds the unlabelled text.
-
-    It is the first text, the words of sentences in words, or `text`.
-    """
+    """Return the column of unlabelled text: the first text, the words, or `text`."""
     return task.text[0] if task.text else task.tokens or "text"
 
 
@@ -51,8 +48,7 @@ def collect_unlabelled(
 ) -> tuple[pd.DataFrame, dict[str, int]]:
     """Return columns id and text, and how many rows were dropped, by reason.
 
-    Blank texts are dropped, and those that one of the `splits` is scored on. Raises InputError if
-    nothing is left.
+    Blank texts and those of scored items are dropped. Raises InputError if nothing is left.
     """
     columns, where, task = tables["unlabelled"]
     if task.label in columns:
@@ -89,10 +85,7 @@ def collect_unlabelled(
 def _check_unlabelled_lines(
     cells: list[Any], train_labels: "pd.Series[Any]", task: Task, where: str
 ) -> None:
-    """Raise InputError if lines of text alone would be read as lines with a label.
-
-    Each would silently lose its first word.
-    """
+    """Raise InputError if lines of text alone would be read as lines with a label."""
     labels = [normalize_label(normalize_text(cell)) for cell in cells if cell is not None]
     is_numeric = pd.api.types.is_numeric_dtype(train_labels)
     if is_numeric:
@@ -128,11 +121,7 @@ def _row_texts(columns: TableColumns, task: Task, where: str) -> list[str]:
 def _scored_texts(
     tables: Mapping[str, UserTable], kind: Kind, splits: dict[str, pd.DataFrame]
 ) -> set[str]:
-    """Return every text of validation and test, without spaces; with folds, every item's.
-
-    Each text is taken as items have it, cut, and whole, as the user's row has it: of text pairs,
-    of a question's context and of a word's sentence each item keeps another part.
-    """
+    """Return every scored text, without spaces: cut as items have it, and whole as in the row."""
     scored: set[str] = set()
     task = tables["unlabelled"].task
     for split, table in splits.items():

@@ -1,7 +1,6 @@
 """The interface between a family and everything else: `Encoder`, `LossOutput` and `Family`.
 
-A family is one file in `lineage/families`: a config, a model, and `FAMILY`, which is a `Trained`, a
-`Static` or a `Public`.
+A family is a file of `lineage/families` with a config, a model, and `FAMILY`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,17 +38,13 @@ class Encoder(nn.Module):
     word_pooling: Literal["mean", "last", "first"] = "mean"
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """Return (B, T, D_l) for each layer, bottom to top, starting from zero states.
-
-        The vectors of real positions never depend on padding.
-        """
+        """Return (B, T, D_l) for each layer, bottom to top, whatever the padding."""
         raise NotImplementedError(f"{type(self).__name__}.encode")
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
         """Return (B, D): the vector of the whole text that fine-tuning uses.
 
-        It is the top vector at the last position if only that has read the whole text, else the
-        mean over the real positions.
+        It is the top vector at the last position if only that has read the text, else the mean.
         """
         if self.word_pooling == "last":
             return gather_last(layers[-1], batch.mask_BT)
@@ -58,19 +53,13 @@ class Encoder(nn.Module):
     def pool_windows(
         self, batch: Batch, *, window: int, pooled_positions: int | None
     ) -> torch.Tensor:
-        """Pool a long text that is read window by window, starting from a zero state.
-
-        Gradients flow only through the windows within the last `pooled_positions` positions.
-        """
+        """Pool a long text that is read window by window, starting from a zero state."""
         raise NotImplementedError(f"{type(self).__name__}.pool_windows")
 
     def build_head(
         self, num_classes: int, *, dropout: float, hidden_dropout: float | None = None
     ) -> nn.Module:
-        """Build the fine-tuning head for the pooled text: (B, D) -> (B, classes).
-
-        `hidden_dropout` is for the head's hidden layer, if it has one.
-        """
+        """Build the fine-tuning head for the pooled text: (B, D) -> (B, classes)."""
         return build_linear_head(self.hidden_sizes()[-1], num_classes, dropout=dropout)
 
     def init_head(self, head: nn.Module, generator: torch.Generator) -> None:
@@ -91,18 +80,16 @@ class Encoder(nn.Module):
     def modules_by_role(self) -> dict[str, nn.Module]:
         """Return the modules by role: embedding, characters, body, pooler, head.
 
-        `embedding` holds the tables of words or pieces, n-grams, positions and segments.
-        `characters` holds the layers that read the bytes of words. `body` holds the layers above.
-        `pooler` is BERT's layer over the pooled vector. `head` holds what only pretraining uses,
-        such as a softmax that is not tied. Only `body` counts against the parameter budget.
+        `embedding` are tables, `characters` reads the bytes of words, `body` are the layers above,
+        which alone count against the parameter budget, `pooler` is BERT's layer over the pooled
+        vector, and `head` is what only pretraining uses.
         """
         raise NotImplementedError(f"{type(self).__name__}.modules_by_role")
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return the parameters used downstream, in groups from bottom to top.
+        """Return the parameters used downstream from bottom to top: embedding, then body.
 
-        Discriminative learning rates and gradual unfreezing act on these groups: the embedding,
-        then each layer of the body.
+        Discriminative learning rates and gradual unfreezing act on these groups.
         """
         modules = self.modules_by_role()
         layers = [modules["embedding"], *modules["body"].children()]
@@ -117,10 +104,7 @@ class Encoder(nn.Module):
         return [[*self.parameters()]]
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Initialize every parameter and buffer.
-
-        Models are built on the meta device, so values that a constructor sets are lost.
-        """
+        """Initialize every parameter and buffer."""
         raise NotImplementedError(f"{type(self).__name__}.init_weights")
 
     def hidden_sizes(self) -> tuple[int, ...]:
@@ -128,10 +112,9 @@ class Encoder(nn.Module):
         raise NotImplementedError(f"{type(self).__name__}.hidden_sizes")
 
     def to_empty(self, *, device: str | torch.device | int | None, recurse: bool = True) -> Self:
-        """Move to a device without copying values, as torch does.
+        """Move to a device without copying values.
 
-        Torch's version imports a package for symbolic shapes when it leaves the meta device, which
-        takes half a second.
+        Leaving the meta device, torch's version imports a package for half a second.
         """
 
         def empty_like(x: torch.Tensor) -> torch.Tensor:
@@ -148,10 +131,7 @@ def build_linear_head(in_features: int, num_classes: int, *, dropout: float) -> 
 def empty_embedding(
     num_embeddings: int, embedding_dim: int, *, padding_idx: int | None = None
 ) -> nn.Embedding:
-    """Build an uninitialized table; `init_weights` fills it.
-
-    Torch would fill it a first time, which costs time, and on the meta device seconds of imports.
-    """
+    """Build an uninitialized table, which `init_weights` fills; torch would fill it first."""
     weight = torch.empty(num_embeddings, embedding_dim)
     return nn.Embedding.from_pretrained(weight, freeze=False, padding_idx=padding_idx)
 
@@ -160,7 +140,6 @@ def embed(weight_VD: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Look up rows of a table: (...) ids -> (..., D).
 
     On a CPU the gradient is sparse if few rows are looked up (see `lineage.training.optimizers`).
-    On a GPU it is always dense, since counting distinct rows would wait for the GPU.
     """
     on_cpu = weight_VD.device.type == "cpu"
     sparse = on_cpu and MIN_ROWS_PER_LOOKUP * ids.numel() <= len(weight_VD)
@@ -173,7 +152,7 @@ def candidate_sizes(
     """Yield the `candidates` of a config: lists of configs of growing width.
 
     The first list has `ratio` times as many inner units as the width, the following ones somewhat
-    fewer or more. The two fields are given by name; one that already has a value keeps it.
+    fewer or more. One of the two fields that already has a value keeps it.
     """
     given_width = getattr(config, width_field)
     given_inner = getattr(config, inner_field)
@@ -187,10 +166,7 @@ def candidate_sizes(
 
 
 def finetune_defaults(*learning_rates: float, **others: object) -> dict[str, Any]:
-    """Return a family's defaults of `evaluate.finetune`: its trials have these learning rates.
-
-    Without trials the second is used.
-    """
+    """Return defaults of `evaluate.finetune`: the learning rates of trials, else the second."""
     trials = [{"learning_rate": rate} for rate in learning_rates]
     return {"learning_rate": learning_rates[1], "trials": trials, **others}
 
@@ -200,8 +176,8 @@ def with_dropout(
 ) -> Architecture:
     """Copy a model's config with other dropouts; None leaves it as it is.
 
-    A number replaces `dropout`, and a mapping replaces fields of `dropouts`. Raises ValueError if
-    the config has no dropouts of that form.
+    A number replaces `dropout`, and a mapping fields of `dropouts`. Raises ValueError if there are
+    none of that form.
     """
     if dropout is None:
         return architecture
@@ -226,10 +202,8 @@ def with_dropout(
 class LossOutput:
     """The result of an objective for one batch.
 
-    The names in `nats` decide which metrics are reported on held-out text (see
-    `lineage.training.objectives.compute_lm_metrics`): causal, forward and backward give bits per
-    byte; X_correct is a number of correct predictions and gives X_accuracy; any other X gives
-    X_nats per target.
+    By the names in `nats` held-out text has metrics: causal, forward and backward give bits per
+    byte, X_correct gives X_accuracy, and any other X gives X_nats per target.
     """
 
     loss: torch.Tensor  # scalar, with its gradient
@@ -271,10 +245,7 @@ class TextScorer(Protocol):
     def __call__(
         self, model: Any, tokenizer: Tokenizer, texts: Sequence[str], /, *, limit: int | None
     ) -> np.ndarray:
-        """Return (N, 2): log-probability and number of tokens of each text.
-
-        `limit` is the largest number of positions of a text.
-        """
+        """Return (N, 2): log-probability and tokens of texts of at most `limit` positions."""
 
 
 class AuxiliaryLoss(Protocol):
@@ -397,8 +368,7 @@ class LanguageModelFamily(Family):
 class Trained(LanguageModelFamily):
     """A family that the shared loop pretrains, with a body as large as the budget allows.
 
-    Its architecture has `candidates()`, lists of configs with growing bodies, from which
-    `lineage.training.budget.match_parameter_budget` chooses.
+    Its architecture has `candidates()`, from which `match_parameter_budget` chooses.
     """
 
     auxiliary_loss: AuxiliaryLoss | None = None
@@ -435,10 +405,7 @@ class Static(Family):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Public(LanguageModelFamily):
-    """A family whose models were pretrained elsewhere and are loaded from a folder.
-
-    The size of a model is known only once its folder is read.
-    """
+    """A family whose models are loaded from a folder, which alone tells their size."""
 
     load_pretrained: PublicLoader
     lacks_lm_head: Callable[[Architecture], bool]  # (config) -> True if the folder has no LM head

@@ -1,8 +1,7 @@
 """A model's input: one record for training windows, task items and sentences to score.
 
-Shape suffixes: B items, T positions, K negatives, M answers that the items ask for, P pieces of
-the words that a task is about, U distinct words of the batch, C bytes of a word, N targets, D
-width.
+Shape suffixes: B items, T positions, K negatives, M answers of the items, P pieces of the words
+that a task is about, U distinct words, C bytes of a word, N targets, D width.
 """
 
 import dataclasses
@@ -17,11 +16,7 @@ IGNORE_INDEX = -100  # the target of positions where nothing is predicted
 
 @dataclass(frozen=True)
 class Batch:
-    """The tensors of one batch.
-
-    A batch of a bidirectional sampler holds forward windows in the first half of its rows and
-    backward windows in the second half.
-    """
+    """The tensors of one batch; a bidirectional one has its backward windows in the second half."""
 
     ids_BT: torch.Tensor  # vocabulary ids
     mask_BT: torch.Tensor  # True at real positions, False at padding
@@ -55,9 +50,7 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on another device; on the same device, the batch itself.
 
-        Sizes and branches that depend on the data are computed before the batch goes to a GPU,
-        where asking for them would wait for all its work. Copies come from page-locked memory, so
-        that nothing waits for them either.
+        Copies come from page-locked memory, so that nothing waits for the GPU.
         """
         if device == self.ids_BT.device:
             return self
@@ -106,10 +99,7 @@ def masked_mean(x_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
 
 
 def reversed_positions(mask_BT: torch.Tensor) -> torch.Tensor:
-    """Return (B, T) positions that reverse each item's real part and leave padding at the end.
-
-    Applying them twice changes nothing.
-    """
+    """Return (B, T) positions that reverse each item's real part and leave padding at the end."""
     positions_1T = torch.arange(mask_BT.shape[1], device=mask_BT.device)[None]
     lengths_B1 = mask_BT.sum(1, keepdim=True)
     return torch.where(positions_1T < lengths_B1, lengths_B1 - 1 - positions_1T, positions_1T)
@@ -125,8 +115,7 @@ def bucket_by_length(
 ) -> list[np.ndarray]:
     """Group indices into batches of similar length, in random order.
 
-    The shuffled indices are split into chunks of `batches_per_chunk` batches, and each chunk is
-    sorted by length.
+    Chunks of `batches_per_chunk` shuffled batches are each sorted by length.
     """
     order = rng.permutation(len(lengths))
     chunk_size = batch_size * batches_per_chunk

@@ -1,7 +1,4 @@
-"""A model in a folder: weights as safetensors, config.json and its tokenizer.
-
-A checkpoint also builds the model's random-init baseline.
-"""
+"""A model in a folder: weights as safetensors, config.json and its tokenizer."""
 
 import dataclasses
 import fnmatch
@@ -52,10 +49,7 @@ class Checkpoint:
     num_new_words: int = 0  # the vocabulary's last words, which have no rows in the weights yet
 
     def with_added_words(self, words: Sequence[str]) -> "Checkpoint":
-        """Extend the vocabulary by words of another text.
-
-        Known words keep their rows; new ones start as the mean of all rows, as in fastai.
-        """
+        """Extend the vocabulary by words of another text, which start as the mean of all rows."""
         assert self.family.vocab_parameters and not self.num_new_words, "the study was checked"
         tokenizer = self.tokenizer.with_added_words(words)
         return dataclasses.replace(self, tokenizer=tokenizer, num_new_words=len(words))
@@ -67,10 +61,9 @@ class Checkpoint:
         load_weights: bool = True,
         body_dropout: float | dict[str, float] | None = None,
     ) -> Encoder:
-        """Build the model with its trained weights, or its random-init baseline.
+        """Build the model with its trained weights, or with those that its training started from.
 
-        The baseline has the parameters that training started from. Raises InputError if the
-        weights do not fit config.json and the tokenizer.
+        Raises InputError if the weights do not fit config.json and the tokenizer.
         """
         config = with_dropout(self.architecture, body_dropout)
         where = f"models.{self.model_name}"
@@ -120,10 +113,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, folder: Path) -> "Checkpoint":
-        """Read everything that `save` wrote except the weights, which `build` reads.
-
-        Raises InputError if the folder holds something else.
-        """
+        """Read all but the weights, which `build` reads. Raises InputError."""
         path = folder / "config.json"
         if not path.is_file():
             raise InputError(

@@ -1,8 +1,7 @@
 """Public checkpoints: folders that transformers saved, on disk or in the Hub's cache.
 
-They are identified by digests and checked before anything runs. Nothing here needs transformers:
-config.json and tokenizer.json are JSON, and the headers of safetensors tell which heads exist. Only
-safetensors are read, never a pickle. `lineage.families.public` is the model.
+They are identified by digests and checked before anything runs. Nothing here needs transformers,
+and only safetensors are read, never a pickle. `lineage.families.public` is the model.
 """
 
 import importlib.util
@@ -379,10 +378,7 @@ class CheckpointSource:
     where: str  # the place in params.yaml, for messages
 
     def resolve_folder(self, root: Path) -> Path:
-        """Return the folder, relative to `root`, or the Hub's cached one, downloaded once.
-
-        Raises InputError if there is neither.
-        """
+        """Return the folder below `root`, or the Hub's, downloaded once. Raises InputError."""
         folder = root / Path(self.path_or_repo).expanduser()
         if folder.is_dir():
             return folder
@@ -425,10 +421,7 @@ class CheckpointSource:
         return {"from": self.path_or_repo, "revision": self.revision, "files": files}
 
     def verify_unchanged(self, root: Path, recorded_fingerprint: Mapping[str, Any]) -> Path:
-        """Return the folder if it has the fingerprint that the sources stage recorded.
-
-        Raises InputError if it does not.
-        """
+        """Return the folder if it has its recorded fingerprint; else raise InputError."""
         folder = self.resolve_folder(root)
         if self.fingerprint(root) != recorded_fingerprint:
             raise InputError(
@@ -461,10 +454,7 @@ def is_transformers_available() -> bool:
 
 
 def inspect_checkpoint(folder: Path) -> CheckpointInfo:
-    """Read config.json and the headers of the weights.
-
-    Raises InputError if a file is missing or cannot be read.
-    """
+    """Read config.json and the headers of the weights."""
     _check_checkpoint_files(folder)
     path = folder / "config.json"
     hf_config = read_json_mapping(path)
@@ -581,10 +571,7 @@ def _default_pooling(hf_config: HFConfig, *, causal: bool) -> PoolingMode:
 
 
 def _read_sentence_modules(folder: Path) -> tuple[str, ...]:
-    """Return the names of a sentence encoder's modules in order; none for other models.
-
-    Raises InputError unless they are a Transformer, a pooling, and perhaps Dense and Normalize.
-    """
+    """Return the names of a sentence encoder's modules in order; none for other models."""
     path = folder / MODULES_FILE
     if not path.is_file():
         return ()

@@ -66,10 +66,7 @@ def load_public_tokenizer(folder: Path, *, language: str) -> Tokenizer:
 def check_token_ids(
     public_tokenizer: Tokenizer, info: CheckpointInfo, *, tokenizer_place: str, template_place: str
 ) -> None:
-    """Raise InputError if the tokenizer or its template has an id beyond the model's rows.
-
-    The places are for the message.
-    """
+    """Raise InputError if the tokenizer or its template has an id beyond the model's rows."""
     num_rows = info.hf_config["vocab_size"]
     vocab = public_tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True)
     ids_by_place: dict[str, list[int]] = {tokenizer_place: [*vocab.values()]}
@@ -86,10 +83,7 @@ def check_token_ids(
 
 
 def _find_template(backend: BackendTokenizer, path: Path) -> SpecialTokenTemplate:
-    """Find the special tokens by encoding one text and two.
-
-    Raises InputError if they differ between one text and two.
-    """
+    """Find the special tokens by encoding one text and two."""
     one = _tokens_around(backend, path, "a", None)
     two = _tokens_around(backend, path, "a", "a")
     if (one.prefix, one.suffix) != (two.prefix, two.suffix):
@@ -121,9 +115,8 @@ def _tokens_around(
 def _bos_token_id(folder: Path, info: CheckpointInfo, backend: BackendTokenizer) -> int | None:
     """Return the special token before each text of a causal model's pretraining.
 
-    It is the tokenizer's, or config.json's if that is one of the tokenizer's special tokens: a
-    tokenizer that was trained again may have a word at the id that config.json got from the
-    library.
+    It is the tokenizer's, or config.json's if that is a special token: a tokenizer that was trained
+    again may have a word at that id.
     """
     token = _token_name(folder, "bos_token")
     token_id = info.hf_config.get("bos_token_id")

@@ -1,7 +1,7 @@
 """Static vectors: each word has one, whatever its context.
 
-Word2vec, GloVe and fastText share this model, their training text and the end of their training.
-They are trained outside the shared loop and have no loss or bits per byte to compare.
+Word2vec, GloVe and fastText are trained outside the shared loop, without bits per byte.
+
 Shapes: B items, T positions, D units, W words of the vocabulary.
 """
 
@@ -70,10 +70,7 @@ class StaticVectors(Encoder):
 
     @torch.no_grad()
     def load_vectors(self, vectors_WD: np.ndarray) -> None:
-        """Set the words' vectors, in the vocabulary's order.
-
-        An unknown word gets the mean of the rarest words.
-        """
+        """Set the words' vectors, in the vocabulary's order."""
         weight = self.words.weight
         weight[NUM_SPECIAL_TOKENS:] = torch.from_numpy(np.ascontiguousarray(vectors_WD, np.float32))
         first_rare = max(NUM_SPECIAL_TOKENS, len(weight) - NUM_RARE_WORDS_FOR_UNKNOWN)
@@ -82,10 +79,7 @@ class StaticVectors(Encoder):
 
 @dataclass(frozen=True)
 class StaticTrainingText:
-    """The words that a static family reads within its budget.
-
-    Documents of sentences of ids, without special tokens and words outside the vocabulary.
-    """
+    """The words that a static family reads within its budget: documents of sentences of ids."""
 
     documents: list[list[np.ndarray]]
     text_bytes: int
@@ -96,10 +90,7 @@ class StaticTrainingText:
 def sample_training_text(
     tokens: TokenizedCorpus, tokenizer: Tokenizer, *, seed: int, text_bytes: int
 ) -> StaticTrainingText:
-    """Read documents, in a new order in each epoch, until `text_bytes` are read.
-
-    The last sentence may exceed them.
-    """
+    """Read documents, in a new order in each epoch, until `text_bytes` are read."""
     documents: list[list[np.ndarray]] = []
     bytes_read = 0
     num_words = 0

@@ -1,7 +1,4 @@
-"""Load the tensors of safetensors files into a model: all of them or none.
-
-Errors name the file and the tensor. Weights may be split into shards with an index.
-"""
+"""Load the tensors of safetensors files into a model: all of them or none."""
 
 import os
 import re
@@ -29,10 +26,7 @@ TensorViews = Mapping[str, torch.Tensor]
 def save_tensors(
     tensors: Mapping[str, torch.Tensor], path: Path, *, metadata: dict[str, str] | None = None
 ) -> None:
-    """Write tensors from any device into a safetensors file with the usual file permissions.
-
-    The library itself makes files that only their owner can read.
-    """
+    """Write tensors from any device into a safetensors file with the usual file permissions."""
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     save_file(on_cpu, path, metadata=metadata)
     mask = os.umask(0)
@@ -48,10 +42,7 @@ def find_weights_file(folder: Path) -> Path:
 
 
 def list_weight_files(path: Path) -> list[Path]:
-    """Return the file itself; for an index, the index and its shards.
-
-    Raises InputError if a shard is missing or outside the folder.
-    """
+    """Return the file itself; for an index, the index and its shards."""
     return [path, *_list_shards(path)] if path.name == INDEX_FILE else [path]
 
 
@@ -109,9 +100,9 @@ def read_tensors(
 ) -> dict[str, torch.Tensor]:
     """Read the tensors of a file, or of the shards of an index.
 
-    With `prefix`, the prefix of a body's tensors, names are brought to those that transformers
-    writes today; `head_prefixes` are those of the heads that the model may have. Nothing in the file is executed. Raises InputError for other files, pickles among
-    them, and if two tensors have the same current name.
+    With `prefix`, that of a body, names are brought to those that transformers writes today;
+    `head_prefixes` are those of heads. Raises InputError for other files, pickles among them, and
+    if two tensors have the same name.
     """
     if not path.is_file():
         raise InputError(
@@ -145,10 +136,7 @@ def read_tensors(
 
 
 def _current_tensor_name(name: str, prefix: str, head_prefixes: Sequence[str]) -> str:
-    """Return the name that transformers writes today.
-
-    Files of a body alone lack its prefix, and old files have TensorFlow's words for a norm.
-    """
+    """Return the name that transformers writes today, which has a body's prefix."""
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     known_prefixes = (prefix, "cls.", "lm_head.", *head_prefixes)
@@ -158,7 +146,7 @@ def _current_tensor_name(name: str, prefix: str, head_prefixes: Sequence[str]) -
 def build_on_meta(build: Callable[[], ModelT], *, where: str) -> ModelT:
     """Call `build` on the meta device, where a model takes no memory; `load_into_model` fills it.
 
-    Raises InputError if the sizes described in `where` need a tensor too large for torch to count.
+    Raises InputError if the sizes described in `where` are too large for torch to count.
     """
     try:
         with torch.device("meta"):
@@ -189,8 +177,7 @@ def load_into_model(
     """Copy the tensors of `path` into a model; names that match `ignored` are skipped.
 
     Raises InputError for a tensor that is missing, unexpected, not finite, or of another shape or
-    type; the model is then unchanged. A model on the meta device is moved to the CPU only after
-    these checks, so that a wrong config never allocates memory.
+    type; the model is then unchanged, and on the meta device still takes no memory.
     """
     views = get_views(model)
     for name, view in views.items():
@@ -225,10 +212,7 @@ def _check_tensor(tensor: torch.Tensor, view: torch.Tensor, where: str) -> None:
 def check_tied_copies(
     tensors: Mapping[str, torch.Tensor], copies: Mapping[str, torch.Tensor], path: Path
 ) -> None:
-    """Raise InputError if a tensor of the file differs from the tied weight it must be a copy of.
-
-    `copies` maps the tensors' names to the model's weights.
-    """
+    """Raise InputError if a tensor is no copy of its tied weight, which `copies` maps it to."""
     for name, weight in copies.items():
         if name in tensors and not torch.equal(tensors[name].to(weight), weight):
             raise InputError(

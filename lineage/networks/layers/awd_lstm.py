@@ -1,6 +1,7 @@
 """AWD-LSTM: LSTMs with five kinds of dropout.
 
 Merity et al. 2018, "Regularizing and Optimizing LSTM Language Models", section 4.
+
 Shapes: B items, T positions, V vocabulary, E embedding, H units, I inputs of a layer.
 """
 
@@ -45,10 +46,7 @@ def locked_dropout(x: torch.Tensor, mask_shape: Sequence[int], p: float) -> torc
 
 
 class WeightDropLSTM(nn.Module):
-    """One LSTM layer on torch's fused kernel.
-
-    Each forward drops entries of the recurrent matrix (DropConnect, section 3).
-    """
+    """One LSTM layer on torch's fused kernel."""
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -63,7 +61,7 @@ class WeightDropLSTM(nn.Module):
     ) -> tuple[torch.Tensor, LSTMState]:
         """Map (B, T, I) to (B, T, H) and the state after the last position, both (1, B, H).
 
-        The initial state is zero if it is not given. Callers pass `drop=0.0` outside training.
+        Callers pass `drop=0.0` outside training.
         """
         if state is None:
             zeros = self.weight_hh.new_zeros(1, len(x_BTI), self.hidden_size)
@@ -92,10 +90,7 @@ class WeightDropLSTM(nn.Module):
 
 
 class AwdLSTM(nn.Module):
-    """A table of words and LSTM layers E -> H ... H -> E.
-
-    The last layer has E units, so that the table can be the softmax.
-    """
+    """A table of words and LSTM layers E -> H ... H -> E."""
 
     def __init__(
         self,
@@ -123,11 +118,7 @@ class AwdLSTM(nn.Module):
     def forward(
         self, ids_BT: torch.Tensor, state: LSTMStates | None
     ) -> tuple[list[torch.Tensor], torch.Tensor, LSTMStates]:
-        """Return the embedding and each layer's output, the softmax's input, and the state.
-
-        The softmax's input is the last output after dropout. The state is detached; if the batch
-        is smaller than the previous one, the state's last rows are left out.
-        """
+        """Return the embedding and each layer's output, the softmax's input, and the state."""
         B = len(ids_BT)
         dropouts = self.dropouts if self.training else NO_DROPOUT
         states: list[LSTMState | None] = [None] * len(self.layers)

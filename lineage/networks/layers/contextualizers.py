@@ -1,8 +1,8 @@
 """The network between the embedding and the softmax: a Transformer or an LSTM.
 
-It reads from left to right, in both directions at once, or once in each direction. The two
-switches have two and three values, so that the six combinations can be compared with all else
-equal: both networks have residuals and norms at the same places.
+It reads from left to right, in both directions at once, or once in each direction. Both networks
+have residuals and norms at the same places, so that the six combinations can be compared.
+
 Shapes: B items, T positions, D width, H units of an LSTM.
 """
 
@@ -51,11 +51,7 @@ class ContextualizerConfig(TransformerConfig):
             raise ValueError(f"ffn_size is {self.ffn_size}, but an LSTM does not use it; remove it")
 
     def candidates(self) -> Iterator[list["TransformerConfig"]]:
-        """Yield lists of configs of growing width.
-
-        The first list of an LSTM has as many units as its width, the following ones somewhat fewer
-        or more.
-        """
+        """Yield lists of configs of growing width; an LSTM has about as many units as its width."""
         if self.contextualizer == "transformer":
             yield from super().candidates()
             return
@@ -76,10 +72,7 @@ class ContextualizerConfig(TransformerConfig):
 
 
 def build_contextualizer(config: ContextualizerConfig) -> "LayerStack | ConcatenatedDirections":
-    """Build the network that a config describes.
-
-    It maps (B, T, D) and a mask to one (B, T, D) per layer, or (B, T, 2 D) if concatenated.
-    """
+    """Build a network that maps (B, T, D) and a mask to one (B, T, D) or (B, T, 2 D) per layer."""
     if config.direction == "concatenated":
         one_direction = replace(config, direction="left_to_right")
         return ConcatenatedDirections(_build_stack(one_direction), _build_stack(one_direction))
@@ -94,10 +87,7 @@ def _build_stack(config: ContextualizerConfig) -> LayerStack:
 
 
 class LSTMBlock(nn.Module):
-    """An LSTM, or one for each direction, projected to D.
-
-    It has a residual and a norm after it, or before it.
-    """
+    """An LSTM, or one for each direction, projected to D."""
 
     def __init__(self, config: TransformerConfig, *, hidden_size: int, bidirectional: bool) -> None:
         super().__init__()
@@ -124,10 +114,7 @@ class LSTMBlock(nn.Module):
 
 
 class LSTMStack(LayerStack):
-    """A stack of LSTM blocks, the counterpart of `Transformer`.
-
-    If bidirectional, every layer combines both directions (Senay and Salin 2020).
-    """
+    """A stack of LSTM blocks, the counterpart of `Transformer`."""
 
     def __init__(self, config: ContextualizerConfig, *, bidirectional: bool) -> None:
         units = config.lstm_hidden_size
@@ -146,10 +133,7 @@ class LSTMStack(LayerStack):
 
 
 class ConcatenatedDirections(nn.Module):
-    """Two networks, of which the second reads each item from its end.
-
-    They share only their input (Peters et al. 2018, section 3.1).
-    """
+    """Two networks of one input; the second reads from the end (Peters et al. 2018, 3.1)."""
 
     def __init__(self, forward_body: LayerStack, backward_body: LayerStack) -> None:
         super().__init__()

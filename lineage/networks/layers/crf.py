@@ -1,8 +1,9 @@
 """A conditional random field over the tags of a sentence.
 
 Lafferty et al. 2001; as a layer: Lample et al. 2016, section 2.2.
-Shapes: N sentences, W words, K tags; a leading 2 is the direction, W first where the words are
-read one by one. A sentence has at least one word; padding is at the end.
+
+Shapes: N sentences, W words, K tags; a leading 2 is the direction, W first where the words are read
+one by one. A sentence has at least one word; padding is at the end.
 """
 
 from typing import Any, NamedTuple
@@ -105,11 +106,10 @@ def forward_backward(
 ) -> Posterior:
     """Run the forward-backward algorithm (Rabiner 1989, section III; Lafferty et al. 2001).
 
-    Both directions are read in one loop: the backward one is the forward one over reversed
-    sentences with transposed transitions. States are logs, since scores may have any size. A step
-    multiplies probabilities: those of the states relative to the best one, by exp(transitions)
-    relative to the best one of each row. So the best state always has a successor. States that are
-    e^700 times less probable than the best at their word count as impossible.
+    One loop reads both directions: the backward one is the forward one over reversed sentences with
+    transposed transitions. States are logs. A step multiplies probabilities relative to the best
+    state by exp(transitions) relative to the best one of each row, so that the best state always
+    has a successor. States that are e^700 times less probable than the best count as impossible.
     """
     positions_NW = reversed_positions(mask_NW)
     emissions_NWK = emissions_NWK.double().masked_fill(~mask_NW[..., None], 0.0)

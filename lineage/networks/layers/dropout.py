@@ -10,8 +10,8 @@ NUMBERS_PER_DRAW = 4  # of 16 bits in one draw of 64
 def fast_dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """Drop units with probability `p`, rounded to a multiple of 2^-16, and scale up the others.
 
-    torch samples one number for each unit, which takes longer on a CPU than all other operations of
-    a small layer on it. Here four units share a draw. On other devices this is torch's dropout.
+    On a CPU four units share a draw: torch samples one number for each, which takes longer than all
+    other operations of a small layer. On other devices this is torch's dropout.
     """
     threshold = round(p * NUM_VALUES)
     if x.device.type != "cpu" or threshold == NUM_VALUES:

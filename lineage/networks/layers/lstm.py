@@ -1,6 +1,7 @@
 """A bidirectional LSTM with projection and clipped cells, both directions in one loop.
 
-Sak et al. 2014; the cell of ELMo's bilm-tf. With `num_directions=1` it is one direction alone.
+Sak et al. 2014; the cell of ELMo's bilm-tf.
+
 Shapes: a leading 2 is the direction (1 for one direction); B items, T positions, P projection, H
 cell units. Gates are in the order update, input, forget, output.
 """
@@ -51,8 +52,7 @@ class ProjectedLSTMLayer(nn.Module):
     ) -> tuple[torch.Tensor, LSTMState]:
         """Map (2, B, T, P) in reading order to (2, B, T, P) and a state.
 
-        The state is that after the last position, or with `lengths_B` that after each item's last
-        real position.
+        The state is that after the last position, or with `lengths_B` after each item's last one.
         """
         device_type = x_2BTP.device.type
         matmul_dtype = x_2BTP.dtype
@@ -80,10 +80,9 @@ class _ProjectedLSTMFunction(torch.autograd.Function):
     """All steps of a layer, with a hand-written backward that is exact, clips included.
 
     The input goes through one matrix product for all steps, and each weight gradient is one
-    product instead of a sum of T. A step writes into memory that the previous step used, since
-    fresh pages are slow on a CPU. Products have the dtype of x, cells that of the bias (fp32 under
-    bf16). tanh(x) is computed as 2 sigmoid(2 x) - 1, which is four times as fast on a CPU; not in
-    bf16 for the gates, whose spacing near one half is too coarse for it.
+    product. Steps share memory, since fresh pages are slow on a CPU. Products have the dtype of x,
+    cells that of the bias (fp32 under bf16). tanh(x) is computed as 2 sigmoid(2 x) - 1, four times
+    as fast on a CPU; not for the gates in bf16, which is too coarse near one half.
     """
 
     @staticmethod
@@ -185,12 +184,7 @@ def _backward_through_time(
     weight_hh: torch.Tensor,
     weight_hr: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run the steps backward and return the gradients of the initial output and cell.
-
-    `by_step` holds gates, tanh of cells, gradients of the projections (written here), gradients of
-    the outputs, outputs, cells, and previous cells, all (2, T, B, ...). The gates' gradients
-    overwrite the gates.
-    """
+    """Run the steps backward and return the gradients of the initial output and cell."""
     cell_clip, projection_clip = clips
     gates = by_step[0]
     D, _, B, _ = gates.shape
@@ -222,10 +216,7 @@ def _cell_steps_class(device_type: str) -> type[CellSteps]:
 
 
 class ProjectedLSTM(nn.Module):
-    """Layers of both directions, with residuals from the second layer up.
-
-    As in bilm-tf there is none from the token layer to the first layer.
-    """
+    """Layers of both directions, with residuals from the second layer up, as in bilm-tf."""
 
     def __init__(
         self,
@@ -269,8 +260,7 @@ class ProjectedLSTM(nn.Module):
     ) -> tuple[list[torch.Tensor], LSTMStates]:
         """Return each layer's output and the detached state from which to continue.
 
-        The state is that after the last position, or with `lengths_B` that after each item's last
-        real position.
+        The state is that after the last position, or with `lengths_B` after each item's last one.
         """
         state = self.zero_state(x_2BTP) if state is None else state
         outputs = []
@@ -287,10 +277,7 @@ class ProjectedLSTM(nn.Module):
         return outputs, tuple(next_state)
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Initialize with Glorot-uniform weights, TensorFlow's default, as in bilm-tf.
-
-        Forget gates are open (bias 1).
-        """
+        """Initialize with Glorot-uniform weights, TensorFlow's default, as in bilm-tf."""
         # In TensorFlow input and state are multiplied by one matrix, whose size sets the bound.
         bound_ih_hh = (6 / (2 * self.projection_size + 4 * self.cell_size)) ** 0.5
         bound_hr = (6 / (self.cell_size + self.projection_size)) ** 0.5

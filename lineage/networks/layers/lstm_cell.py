@@ -7,10 +7,7 @@ clip_backward = torch.ops.aten.hardtanh_backward.grad_input
 
 
 class CellSteps:
-    """One step of a layer's cells, forward and backward, as torch operations.
-
-    Tensors are (2, B, ...), and every step uses the same scratch memory.
-    """
+    """One step of a layer's cells, forward and backward, as torch operations on (2, B, ...)."""
 
     def __init__(self, cell_clip: float) -> None:
         self.cell_clip = cell_clip
@@ -45,10 +42,7 @@ class CellSteps:
         d_hidden: torch.Tensor,
         d_cell: torch.Tensor,
     ) -> torch.Tensor:
-        """Overwrite the gates with their gradients; return the gradient of the previous cell.
-
-        d_hidden and d_cell are overwritten too.
-        """
+        """Overwrite the gates with their gradients; return the gradient of the previous cell."""
         update, input_gate, forget_gate, output_gate = gates.chunk(4, -1)
         sigmoids = gates[..., update.shape[-1] :]
         if not self.scratch:

@@ -1,8 +1,8 @@
 """The LSTM cell's steps on a GPU, one kernel forward and one backward, in Triton.
 
-As torch operations a step makes some 35 passes over gates and cells, which took more than a third
-of ELMo's GPU time (benchmarks/results/h200/gpu.md). The kernels compute in fp32 whatever the dtype in memory. Each program has BLOCK cells of one
-direction; a cell's four gates are H apart in memory.
+As torch operations a step makes some 35 passes over gates and cells, over a third of ELMo's GPU
+time (benchmarks/results/h200/gpu.md). The kernels compute in fp32 whatever the dtype in memory.
+Each program has BLOCK cells of one direction; a cell's four gates are H apart in memory.
 """
 
 import torch

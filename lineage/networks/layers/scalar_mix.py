@@ -13,16 +13,11 @@ from torch.nn import functional as F
 
 
 class ScalarMix(nn.Module):
-    """gamma * sum over layers of softmax(w)_l h_l.
+    """gamma * sum over layers of softmax(w)_l h_l; the weights w start at zero.
 
-    `weights` are w; they start at zero, so that the mix starts as the mean of the layers.
-
-    With `layer_norm` each layer is first normalized by one mean and one variance over all its
-    unmasked values in the batch, as in bilm-tf and AllenNLP. Values at masked positions are then
-    not zero.
-
-    The last `static_size` units of every layer are the word's vector of another model, equal in
-    all layers. They are not mixed but concatenated to the mix, as in [x_k; ELMo_k] (Peters et al.
+    With `layer_norm` each layer is first normalized by one mean and one variance over its unmasked
+    values, as in bilm-tf and AllenNLP. The last `static_size` units of every layer are the word's
+    vector of another model and are concatenated to the mix, as in [x_k; ELMo_k] (Peters et al.
     2018, section 3.3).
     """
 
@@ -38,10 +33,7 @@ class ScalarMix(nn.Module):
     def forward(
         self, layers: torch.Tensor | Sequence[torch.Tensor], mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Mix L tensors (..., D); `mask` (...) is True at values that count for the norm.
-
-        One product of the shares and a tensor of all layers reads them once.
-        """
+        """Mix L tensors (..., D); `mask` (...) is True at values that count for the norm."""
         contextual_size = layers[0].shape[-1] - self.static_size
         static = layers[0][..., contextual_size:]
         if self.layer_norm or not isinstance(layers, torch.Tensor):
@@ -56,10 +48,7 @@ class ScalarMix(nn.Module):
         return shares if self.gamma is None else self.gamma * shares
 
     def fold_into_linear(self, weight_DK: torch.Tensor) -> torch.Tensor:
-        """Return the (L, D, K) weights that map all layers to the linear layer's output.
-
-        Only without `layer_norm`. The static units are read from the first layer.
-        """
+        """Return the (L, D, K) weights that map all layers to the linear layer's output."""
         assert not self.layer_norm
         shares = self.shares()
         contextual_size = len(weight_DK) - self.static_size

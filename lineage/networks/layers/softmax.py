@@ -1,6 +1,5 @@
 """The cross-entropy of a softmax over a vocabulary on a CPU, in blocks of rows that stay in cache.
 
-There the softmax is the most expensive part of a language model.
 Shapes: N predicted positions, n rows of a block, V vocabulary, D width.
 """
 
@@ -19,8 +18,8 @@ SoftmaxInputs = tuple[  # vectors (N, D), weight (V, D), bias (V,)
 def blockwise_cross_entropy(inputs: SoftmaxInputs, targets_N: torch.Tensor) -> torch.Tensor:
     """Return the summed nats of the targets without ever holding all logits at once.
 
-    Equal to F.cross_entropy(F.linear(*inputs), targets_N, reduction="sum"). Under autocast the
-    products have its dtype and everything between them is in fp32.
+    Equal to F.cross_entropy(F.linear(*inputs), targets_N, reduction="sum"). Under autocast only the
+    products have its dtype.
     """
     x_ND, weight_VD, bias_V = inputs
     device_type = x_ND.device.type

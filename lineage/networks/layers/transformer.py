@@ -1,8 +1,9 @@
 """The Transformer block that GPT and BERT share; the flag `causal` distinguishes them.
 
-Post-norm, as in the papers (Vaswani et al. 2017, section 3; Radford et al. 2018, section 4.1;
-Devlin et al. 2019, section 3), or pre-norm with a norm after the last block, as in GPT-2 (Radford
-et al. 2019, section 2.3). Positions are learned, as in the papers, sinusoidal, or absent.
+Post-norm (Vaswani et al. 2017, section 3; Radford et al. 2018, section 4.1; Devlin et al. 2019,
+section 3), or pre-norm with a norm after the last block (GPT-2: Radford et al. 2019, section 2.3).
+Positions are learned, as in the papers, sinusoidal, or absent.
+
 Shapes: B items, T positions, D width.
 """
 
@@ -80,8 +81,8 @@ class PositionEmbedding(nn.Module):
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
         """Map (B, T, D) to (B, T, D).
 
-        Sinusoids are added to x times sqrt(D) (Vaswani et al. 2017, section 3.4): otherwise they,
-        of amplitude 1, would dominate x.
+        Sinusoids are added to x times sqrt(D), which they would else dominate (Vaswani et al. 2017,
+        3.4).
         """
         if self.encoding == "none":
             return x_BTD
@@ -92,10 +93,7 @@ class PositionEmbedding(nn.Module):
 
 
 def sinusoidal_positions(T: int, D: int, *, device: torch.device) -> torch.Tensor:
-    """Return (T, D) sines at even units and cosines at odd ones (Vaswani et al. 2017, section 3.5).
-
-    Wavelengths go from 2 pi to 10,000 x 2 pi.
-    """
+    """Return (T, D) sines at even units, cosines at odd ones (Vaswani et al. 2017, section 3.5)."""
     frequencies = 10_000 ** (torch.arange(0, D, 2, device=device) / D)
     angles = torch.arange(T, device=device)[:, None] / frequencies
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :D]
@@ -126,11 +124,7 @@ class TransformerBlock(nn.Module):
     def forward(
         self, x_BTD: torch.Tensor, attention_mask_B11T: torch.Tensor | None
     ) -> torch.Tensor:
-        """Map (B, T, D) to (B, T, D).
-
-        The mask is True at positions that may be attended to. A causal block needs no mask, since
-        padding is at the end.
-        """
+        """Map (B, T, D) to (B, T, D); a causal block needs no mask, since padding is at the end."""
         if self.norm_first:
             x_BTD = x_BTD + self.self_attention(self.attention_norm(x_BTD), attention_mask_B11T)
             return x_BTD + self.feed_forward(self.ffn_norm(x_BTD))
@@ -160,10 +154,7 @@ class TransformerBlock(nn.Module):
 
 
 class LayerStack(nn.Module):
-    """A stack of blocks that returns each block's output.
-
-    With `norm_first` the last output is normalized.
-    """
+    """A stack of blocks that returns each block's output, the last normalized with `norm_first`."""
 
     def __init__(self, config: TransformerConfig, blocks: Iterable[nn.Module]) -> None:
         super().__init__()
@@ -211,10 +202,7 @@ class Transformer(LayerStack):
 def init_normal_weights(
     module: nn.Module, generator: torch.Generator, *, std: float, truncated: bool
 ) -> None:
-    """Initialize as both papers do: N(0, std) weights, zero biases, unit norms.
-
-    BERT truncates the normal at two standard deviations.
-    """
+    """Initialize as both papers do: N(0, std) weights (BERT: truncated), zero biases, unit norm."""
     for part in module.modules():
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
