@@ -73,7 +73,7 @@ def notes_from_json(text: str) -> list[Note]:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
-    """One value of one metric. COLUMN_DESCRIPTIONS says what each field holds."""
+    """One value of one metric. docs/reference/results.md says what each field holds."""
 
     model: str
     family: str
@@ -143,62 +143,6 @@ CURVE_COLUMNS = (
     "validation_score",
     "is_kept",
 )
-# The sentences of docs/reference/results.md.
-COLUMN_DESCRIPTIONS = {
-    "model": "The key under `models` in params.yaml, or a baseline: tfidf, kneser_ney, majority, chance, ...",
-    "family": "The family of the model, such as bert; of two models together, ensemble or joined; "
-    "of an outside system, outside.",
-    "init": "The start of the weights: pretrained, adapted, target_only (pretrained on the text of the task "
-    "alone) or random; none for baselines.",
-    "adapt_text": "The text on which a model has continued: task, general (a public checkpoint that "
-    "has continued on the corpus), or none.",
-    "transfer": "The use of the model: frozen, finetuned, setfit (fine-tuned on pairs of texts) or "
-    "zero_shot; none for baselines.",
-    "features": "The layers that a head reads, such as scalar_mix; the window of a ceiling.",
-    "head": "The head on top: linear, bilstm, bilstm_crf, decoder, layers (a probe of each layer) or none.",
-    "recipe": "The fine-tuning techniques, joined by +; the parts of a translator; the layers of a "
-    "BiLSTM probe.",
-    "pretrain_seed": "The seed of pretraining; empty for baselines.",
-    "finetune_seed": "The seed of the head, of fine-tuning and of the label subset.",
-    "fold": "The number of the test fold; empty without cross-validation.",
-    "trial": "chosen: the hyperparameters that were best on validation; or the number of a trial, "
-    "scored on validation only. A trial that lost early has the score of its best weights until "
-    "then. In predictions also intermediate: an earlier checkpoint of the model, which no row "
-    "scores; and layer 0, layer 1, ...: a probe of that layer alone.",
-    "label_count": "The number of labels, as in the grid: 100, all; none if nothing is trained.",
-    "train_examples": "The number of training items that were used.",
-    "task": "The key under `tasks` in params.yaml.",
-    "kind": "The kind of the task, such as text_classification.",
-    "test_set": "The name of the task, or of one of its `extra_test_sets`; held_unlabelled for "
-    "language model metrics on text of the task.",
-    "split": "The scored split: test or validation.",
-    "group": "all, or the items of one value of the task's `group` column.",
-    "item_filter": "all, or clean: without items that occur in the text the model has read.",
-    "layer": "The number of a layer that is scored alone, from the bottom; mix for the learned mix beside "
-    "them; else none.",
-    "text_share": "The share of the pretraining budget that an intermediate checkpoint has read.",
-    "text_bytes": "The bytes of text that the model has read; empty if unknown, as for a public "
-    "checkpoint.",
-    "metric": "The metric, such as accuracy. The first of a task compares systems. unigrams_METRIC "
-    "beside a bag of words is the score of logistic regression on the same tokens. Of the probe of a layer: "
-    "selectivity, the share of words with the right tag less that of a random tag of each word, and "
-    "mix_weight, the layer's weight in the learned mix.",
-    "value": "The value of the metric; empty unless the status is ok.",
-    "num_examples": "The number of scored items.",
-    "status": "ok, not_applicable or failed.",
-    "reason": "Notes in JSON: why there is no value, or how it came about.",
-    "id": "The item: its split and its row, such as test-17.",
-    "label": "The correct answer.",
-    "prediction": "The answer of the system.",
-    "score": "The probability of the correct answer; for numbers, the predicted number.",
-    "step": "The steps of the optimizer so far.",
-    "epoch": "The epochs so far.",
-    "train_loss": "The mean training loss since the previous validation.",
-    "validation_loss": "The mean loss of the validation items.",
-    "validation_score": "The metric on the validation items.",
-    "is_kept": "True where the trained model has the weights of this validation.",
-    "correct": "What the item contributes to the first metric: 1 or 0 for accuracy.",
-}
 SEED_COLUMNS = ("pretrain_seed", "finetune_seed", "fold")
 INTEGER_COLUMNS = (*SEED_COLUMNS, "train_examples", "text_bytes", "num_examples")
 PROBABILITY_PREFIX = "p "  # with a label: the column of its probability, where a kind has classes

@@ -13,16 +13,17 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from flows.cli import app
+from lineage.config.records import read_yaml
 from lineage.results import (
-    COLUMN_DESCRIPTIONS,
     CURVE_COLUMNS,
     INTERMEDIATE_COLUMNS,
     PREDICTION_COLUMNS,
     RESULT_COLUMNS,
+    RESULT_KEY_COLUMNS,
 )
 from lineage.runtime.provenance import common_tags
-from lineage.runtime.tracking import TAG_DESCRIPTIONS
 from tests.helpers.checkout import ROOT
+from tests.helpers.documents import described_names
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -77,12 +78,12 @@ def test_a_stale_reference_page_is_found_and_written_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(generator, "REFERENCE_DIR", tmp_path)
-    monkeypatch.setattr(generator, "PAGES", {"files.md": generator.PAGES["files.md"]})
-    (tmp_path / "files.md").write_text("old")
+    monkeypatch.setattr(generator, "PAGES", {"commands.md": generator.PAGES["commands.md"]})
+    (tmp_path / "commands.md").write_text("old")
     monkeypatch.setattr("sys.argv", ["generate.py", "--check"])
     assert generator.main() == 1
-    assert "files.md" in capsys.readouterr().err
-    assert (tmp_path / "files.md").read_text() == "old"
+    assert "commands.md" in capsys.readouterr().err
+    assert (tmp_path / "commands.md").read_text() == "old"
     monkeypatch.setattr("sys.argv", ["generate.py"])
     assert generator.main() == 0
     monkeypatch.setattr("sys.argv", ["generate.py", "--check"])
@@ -90,10 +91,28 @@ def test_a_stale_reference_page_is_found_and_written_again(
 
 
 def test_every_column_and_tag_is_described() -> None:
-    columns = {*RESULT_COLUMNS, *PREDICTION_COLUMNS, *INTERMEDIATE_COLUMNS, *CURVE_COLUMNS}
-    assert set(COLUMN_DESCRIPTIONS) == columns
+    assert described_names("results.md", "Columns of results") == [*RESULT_COLUMNS]
+    own = [name for name in PREDICTION_COLUMNS if name not in RESULT_COLUMNS]
+    named = described_names("results.md", "Columns of predictions")
+    assert named == [*own, *INTERMEDIATE_COLUMNS]
+    own = [name for name in CURVE_COLUMNS if name not in RESULT_KEY_COLUMNS]
+    assert described_names("results.md", "Columns of learning curves") == own
+    keys = ", ".join(f"`{name}`" for name in PREDICTION_COLUMNS if name in RESULT_COLUMNS)
+    assert f"These name the result: {keys}." in read_page(DOCS / "reference" / "results.md")
     own_tags = {name for name in common_tags("0") if not name.startswith("mlflow.")}
-    assert own_tags <= set(TAG_DESCRIPTIONS)
+    assert own_tags <= set(described_names("tags.md", "Tags"))
+
+
+def test_every_output_of_a_stage_is_described() -> None:
+    outputs = []
+    for stage, definition in read_yaml(ROOT / "dvc.yaml")["stages"].items():
+        for output in definition.get("outs", ()):
+            path = output if isinstance(output, str) else next(iter(output))  # it has options
+            for key in ("corpus", "task", "model", "seed"):
+                path = path.replace(f"${{item.{key}}}", key.upper())
+            outputs.append((stage, path))
+    text = read_page(DOCS / "reference" / "files.md").partition("## Outputs of stages")[2]
+    assert re.findall(r"^\| (\w+) \| `([^`]+)` \| \w", text, re.MULTILINE) == outputs
 
 
 def lineage_commands() -> TyperGroup:

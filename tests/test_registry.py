@@ -24,13 +24,13 @@ from lineage.serving import registry
 from lineage.serving.candidate import Candidate, digest_folder
 from lineage.serving.export import export_system
 from lineage.serving.registry import (
-    VERSION_TAGS,
     enter_candidate,
     find_champion,
     publish_champions,
     registered_name,
 )
 from tests.helpers import tiny
+from tests.helpers.documents import described_names
 from tests.helpers.kept_systems import evaluate_tfidf, prepare_case
 from tests.helpers.result_cells import build_cells, decide_one
 from tests.helpers.user_project import tracking_uri
@@ -105,7 +105,7 @@ def test_the_first_system_becomes_the_champion_with_its_numbers(
     version = read_version(1)
     tags = version.tags
     missing = {"difference", "difference_low", "difference_high", "compared_with"}
-    assert set(tags) == set(VERSION_TAGS) - missing
+    assert set(tags) == set(described_names("tags.md", "Tags of registered models")) - missing
     assert tags["score"] == "0.8" and float(tags["score_low"]) < 0.8 < float(tags["score_high"])
     assert (tags["reason"], tags["system"], tags["label_count"]) == ("first", "tfidf", "100")
     assert (tags["run_id"], tags["cost_seconds"]) == (study, "50")

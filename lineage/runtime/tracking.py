@@ -71,25 +71,6 @@ BYTES_PER_KB = 1024
 MAX_TAG_LENGTH = 8000  # characters that MLflow takes
 METRICS_PER_BATCH = 1000
 PARAMS_PER_BATCH = 100
-# The sentences of docs/reference/tags.md.
-TAG_DESCRIPTIONS = {
-    "stage": "The name of the stage, such as pretrain@bert-0; `pipeline` for the parent run.",
-    "pipeline": "The id of the pipeline: a digest of parameters, data and code. All runs of one "
-    "pipeline share it.",
-    "study": "The name of the study's folder.",
-    "study_commit": "The commit of the study's git repository; `none` without one.",
-    "changed_files": "Files of the study that were changed since that commit, if there are any.",
-    "lineage_version": "The version of the package.",
-    "code_digest": "The digest of the package's code.",
-    "prefect_flow_run": "The id of the flow run in Prefect; `none` without Prefect.",
-    "model": "The key under `models`; only of runs of a model.",
-    "family": "The family of the model; only of runs of a model.",
-    "task": "The key under `tasks`; only of runs of a task.",
-    "pretrain_seed": "The seed of pretraining; not of tokenizers and baselines.",
-    "attempt": "When the last attempt at the stage began, in ms.",
-    "dvc_inputs": "The artifacts that the stage read, with the first 12 characters of their "
-    "digests.",
-}
 LOSS_PREFIXES = ("loss", "validation_")  # metrics that are also drawn over the text read
 for _noisy in ("mlflow", "alembic"):
     logging.getLogger(_noisy).setLevel(logging.ERROR)

@@ -55,32 +55,7 @@ CHALLENGER = "challenger"
 SCORES_FILE = "item_scores.parquet"  # among the artifacts of a version
 MODEL_ADDRESS = "models:/"
 NAME_SEPARATORS = re.compile(r"[^\w-]+")  # what names of MLflow, and addresses, cannot all hold
-# The sentences of docs/reference/tags.md.
-VERSION_TAGS = {
-    "study": "The name of the study's folder.",
-    "task": "The key under `tasks`.",
-    "system": "The name of the system, as `lineage predict --system` takes it.",
-    "label_count": "The number of labels that it was trained on, or `all`.",
-    "metric": "The metric of the score.",
-    "score": "The mean score on test items, over fine-tuning seeds.",
-    "score_low": "The lower limit of its 95 % interval.",
-    "score_high": "The upper limit.",
-    "cost_seconds": "How long it takes to build: pretraining, adaptation and training its head.",
-    "reason": "Why it became the champion (`first`, `better`, `equivalent and cheaper`, `same "
-    "system`) or did not (`not better`, `other test items`, `no item scores`).",
-    "difference": "Its score minus that of the champion before it, on the same test items, as a "
-    "share of a perfect score.",
-    "difference_low": "The lower limit of the difference's interval, which allows for the comparisons before.",
-    "difference_high": "The upper limit.",
-    "compared_with": "The version that was the champion before it.",
-    "test_items_digest": "A digest of the test items with their labels, and of the metric.",
-    "grouped_items": "The number of items if groups of them are scored together, else 0.",
-    "has_item_scores": "Whether item_scores.parquet is kept: `true` or `false`.",
-    "system_digest": "A digest of the system's files.",
-    "run_id": "The run that published it.",
-    "lineage_version": "The version of the package that it needs.",
-}
-# The reasons of VERSION_TAGS for which a version became the champion.
+# The values of the tag `reason` of a version that became the champion.
 TAKEN_OVER = ("first", "better", "equivalent and cheaper", "same system")
 LOG_MODEL_REQUESTS = 10  # that MLflow sends to log a model, at least
 
@@ -393,7 +368,7 @@ def _describe_use(candidate: Candidate, version: ModelVersion) -> str:
 def _version_tags(
     candidate: Candidate, decision: ChampionDecision, champion: ModelVersion | None, run_id: str
 ) -> dict[str, str]:
-    """Return the tags of VERSION_TAGS, without those that are unknown."""
+    """Return the tags of docs/reference/tags.md, without those that are unknown."""
     standing = candidate.decision.use.standing
     contender = candidate.contender
     values: dict[str, str | int | float | None] = {
