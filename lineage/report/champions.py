@@ -43,10 +43,7 @@ def describe_champion(outcome: ChampionOutcome) -> str:
 
 
 def describe_version(study: str, decision: Decision, sentence: str) -> str:
-    """Describe a version of a registered model in a paragraph.
-
-    `sentence` is that of `describe_champion`.
-    """
+    """Describe a version of a registered model in a paragraph."""
     use = decision.use.standing
     labels = format_label_count(decision.label_count, train_examples=decision.train_examples)
     score = describe_score(use, decision.metric)

@@ -69,10 +69,7 @@ def draw_label_panel(
     format_x: Callable[[float], str] = "{:,.0f}".format,
     x_name: str = "labels",
 ) -> str:
-    """Draw scores over the number of labels, with a name at the end of each line.
-
-    `format_x` and `x_name` are for another quantity than labels, such as bytes of text.
-    """
+    """Draw scores over the number of labels, with a name at the end of each line."""
     x_values = {x for one in series for x in one.x}
     y_values = [y for one in series for y in one.y]
     longest = max(len(one.name) for one in series)

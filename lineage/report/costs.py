@@ -49,8 +49,7 @@ def add_pretraining_costs(
 ) -> tuple[PretrainingBudget, ...]:
     """Add the seconds and the peak memory of pretraining: means over seeds, None if unknown.
 
-    Stage metadata stays when DVC restores an older result, so it counts only if it belongs to the
-    curve that is in `curves_dir`.
+    Stage metadata counts only if it belongs to the curve that is in `curves_dir`.
     """
     found: dict[str, PretrainingBudget] = {}
     for one in budget:
@@ -132,8 +131,8 @@ def build_costs(
 ) -> dict[tuple[System, Setting], SystemCost]:
     """Return the cost of every candidate of every setting.
 
-    The time is that of one pretraining, one adaptation and one training of the head, the trials
-    on validation included, and for TF-IDF one training with its trials.
+    The time is that of one pretraining, one adaptation and one training of the head with its
+    trials.
     """
     return {
         (standing.system, ranking.setting): _system_cost(
@@ -216,10 +215,7 @@ def _median_if_known(rates: list[float | None]) -> float | None:
 
 
 def describe_devices(costs: Costs) -> str:
-    """Say that times on a GPU and on a CPU were mixed; empty if they were not.
-
-    TF-IDF is always built on a CPU.
-    """
+    """Say that times on a GPU and on a CPU were mixed; empty if they were not."""
     devices = {
         cost.on_gpu
         for (system, _), cost in costs.items()

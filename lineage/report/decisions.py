@@ -78,10 +78,7 @@ def format_interval(standing: Standing) -> str:
 
 
 def describe_label_gain(decision: Decision) -> str:
-    """Tell what the last step to more labels brought.
-
-    Such as `from 100 to 240 labels it gained 3.5 points (+2.1 to +4.9), so more may help`.
-    """
+    """Tell what the last step to more labels brought."""
     gain = decision.label_gain
     if gain is None:
         return ""
@@ -93,10 +90,7 @@ def describe_label_gain(decision: Decision) -> str:
 
 
 def lacks_gain(analysis: Analysis, decision: Decision, choice: Choice) -> bool:
-    """Return whether tests over seeds do not show a choice to be better than TF-IDF.
-
-    The choice itself is about the systems that were trained, so the two can differ.
-    """
+    """Return whether tests over seeds do not show a choice to be better than TF-IDF."""
     return any(
         one.comparison_type == "tfidf"
         and one.task == decision.task
@@ -117,10 +111,7 @@ def find_lead(analysis: Analysis, decision: Decision) -> Comparison | None:
 
 
 def is_sure(analysis: Analysis, decision: Decision) -> bool:
-    """Return whether other test items or seeds are not expected to change what to use.
-
-    It is shown to be at most the margin below the best, and better than TF-IDF unless it is that.
-    """
+    """Return whether other test items or seeds are not expected to change what to use."""
     unsure = ("nothing above chance", "nothing above a 5-gram model")
     return (
         decision.certainty in ("clear", "cheapest")
@@ -283,10 +274,7 @@ def describe_finding(decisions: Sequence[Decision]) -> str:
 
 
 def summarize_decisions(analysis: Analysis, decisions: Sequence[Decision]) -> str:
-    """Answer the question of the report: what to use for which task, at the most labels.
-
-    It says so where another model is to be used with fewer labels.
-    """
+    """Say what to use for which task at the most labels, and where fewer need another model."""
     largest = find_largest_decisions(decisions)
     if not largest:
         return "No system has a score. The reasons are listed under the failures."

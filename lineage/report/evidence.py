@@ -1,8 +1,4 @@
-"""The evidence of a report, kept with it: parameters, results and predictions, and costs.
-
-`reports/evidence` has all that the pages show, so `rebuild_report` can make them again without the
-study, its models or its data.
-"""
+"""The evidence of a report, kept with it: all that `rebuild_report` makes its pages from."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -67,10 +63,7 @@ def list_costs(costs: Mapping[tuple[System, Setting], SystemCost]) -> tuple[Cost
 def write_report(
     folder: Path, analysis: Analysis, facts: ReportFacts, params: Params
 ) -> list[Decision]:
-    """Write the pages, tables and decisions of a report, and return the decisions.
-
-    The folder has results.csv already.
-    """
+    """Write the pages, tables and decisions of a report, and return the decisions."""
     analysis = replace(analysis, budget=facts.budget, adaptation=facts.adaptation)
     costs = {(one.system, one.setting): one.cost for one in facts.costs}
     decisions = decide(analysis, costs)
@@ -110,9 +103,8 @@ def write_evidence(
 ) -> None:
     """Copy parameters and results of a grid into a report's folder, with the facts.
 
-    `stages` name the files of the grid. Predictions of trials that validation did not choose are
-    left out, because no page shows them. If a task's answers are texts, nothing is kept unless
-    `report.show_text` allows it, since a report may be shared more widely than the data.
+    `stages` name the files of the grid. Predictions of other trials are left out. If a task's
+    answers are texts, nothing is kept unless `report.show_text` allows it.
     """
     evidence = folder / EVIDENCE_DIR
     shutil.rmtree(evidence, ignore_errors=True)
@@ -137,9 +129,9 @@ def write_evidence(
 
 
 def rebuild_report(folder: Path) -> Path:
-    """Make the pages of a report again from its evidence; return the HTML page.
+    """Make the pages again from the evidence of a report or a study; return the HTML page.
 
-    `folder` is a report, or a study that has one. Raises InputError if there is no evidence.
+    Raises InputError if there is no evidence.
     """
     if not (folder / EVIDENCE_DIR).is_dir() and (folder / "reports" / EVIDENCE_DIR).is_dir():
         folder = folder / "reports"

@@ -1,7 +1,6 @@
 """Static SVG figures, written by hand.
 
-They need no script, no network and no font, give the same bytes each time, and follow the page's
-light or dark theme.
+They need no script, network or font, and follow the page's light or dark theme.
 """
 
 import math
@@ -157,10 +156,7 @@ def draw_strip(
     style: Style,
     faint: bool,
 ) -> str:
-    """Draw one score with its interval; the reference is a line, chance a dotted one.
-
-    The baseline is a short tick.
-    """
+    """Draw one score with its interval; the reference is a line, chance a dotted one."""
     middle = STRIP_HEIGHT / 2
     parts = _draw_levels(scale, reference, chance, (0, STRIP_HEIGHT), width=1.0)
     if interval:
@@ -212,8 +208,7 @@ def draw_interval_panel(
 ) -> str:
     """Draw a task: a line per model, the reference as a line with its interval, chance dashed.
 
-    The reference is one of the rows.
-    Chance is left out where it is so far away that the scores would lie on top of each other.
+    Chance is left out where the scores would else lie on top of each other.
     """
     band = None if reference is None else reference.interval
     values = _list_values(rows)
@@ -314,10 +309,7 @@ def _draw_interval(low: float, high: float, y: float, color: str) -> str:
 
 
 def draw_forest(groups: Mapping[str, Sequence[IntervalRow]], *, title: str, subtitle: str) -> str:
-    """Draw differences around a line at zero (a forest plot: Lewis and Clarke 2001).
-
-    The rows of a group stand under its name.
-    """
+    """Draw differences around a line at zero, by group (a forest plot: Lewis and Clarke 2001)."""
     rows = [(row, group) for group, own in groups.items() for row in own]
     values = [0.0, *_list_values([row for row, _ in rows])]
     margin = 0.05 * (max(values) - min(values)) or 0.01

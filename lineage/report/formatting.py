@@ -181,10 +181,7 @@ def format_verdict(comparison: Comparison) -> str:
 
 
 def format_these_labels(comparisons: Iterable[Comparison]) -> str:
-    """Return ` with these labels` for a verdict on comparisons some of which used all labels.
-
-    Seeds draw no other training set then. Too few seeds are no verdict.
-    """
+    """Return ` with these labels` for a verdict on comparisons some of which used all labels."""
     return f" {THESE_LABELS}" if any(map(_has_fixed_labels, comparisons)) else ""
 
 

@@ -27,11 +27,9 @@ def format_run_note(
     *,
     experiment_id: str,
 ) -> str:
-    """Return the description of the parent run in Markdown.
+    """Return the description of the parent run in Markdown, without a heading.
 
-    It has the decisions, what became of the champions, what has changed since the run before, and
-    links to a chart of all losses and to the runs whose results came from the cache. It has no
-    heading, because MLflow shows three lines and hides the rest.
+    MLflow shows its first three lines.
     """
     lines = [summarize_decisions(analysis, decisions), ""]
     # Before the settings, which may be so many that the end is cut off.
@@ -57,10 +55,7 @@ def format_run_note(
 
 
 def _chart_address(runs: Sequence[str], experiment_id: str) -> str:
-    """Return the address of MLflow's page that draws the loss of several runs over the text read.
-
-    The step of this metric is the number of kB.
-    """
+    """Return the address of MLflow's page of the losses of several runs over the kB of text."""
     query = {
         "runs": json.dumps(list(runs)),
         "experiments": json.dumps([experiment_id]),
@@ -93,10 +88,7 @@ def find_cached_runs(
 
 
 def format_run_name(decisions: Sequence[Decision], *, pipeline: str) -> str:
-    """Return the name of the parent run: `use bert in 3 of 5 (1a2b3c4d)`.
-
-    A list of runs shows about twenty characters of it.
-    """
+    """Return the name of the parent run in 20 characters or so: `use bert in 3 of 5 (1a2b3c4d)`."""
     recommended = [
         one.use.standing.system.model for one in decisions if one.use.standing.above_chance
     ]

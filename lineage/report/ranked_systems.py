@@ -32,8 +32,7 @@ def list_ranked_systems(
 ) -> list[RankedSystem]:
     """Return the candidates of each task at its most labels: each model's best system, and TF-IDF.
 
-    Tasks without a data set are left out, and so is the recommended system of a registered task:
-    its own model has its score.
+    Tasks without a data set and registered systems are left out.
     """
     recommended = {
         (one.setting, one.use.standing.system) for one in decisions if one.task in registered_tasks

@@ -1,7 +1,4 @@
-"""The summary of a run for whoever did not watch it: the decisions, and what has changed.
-
-Publish writes it to `.lineage/summary.json`, and the flow shows it in Prefect.
-"""
+"""The summary of a run for whoever did not watch it: the decisions, and what has changed."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -64,10 +61,7 @@ class RunSummary:
 
 
 def read_known_uses(path: Path) -> dict[Setting, KnownUse]:
-    """Read from decisions.json what the run before recommended.
-
-    Nothing is returned if there was none, or if another version of the package wrote the file.
-    """
+    """Read what the run before recommended; nothing from a file of another version."""
     found = {}
     with contextlib.suppress(InputError, KeyError, TypeError):
         for one in artifacts.read_json(path):
@@ -175,10 +169,7 @@ def _score_lines(analysis: Analysis) -> list[ScoreLine]:
 
 
 def keep_pipeline_changes(path: Path, pipeline: str, changes: Changes) -> list[str]:
-    """Return what this pipeline has changed: as the last summary says, if it wrote that.
-
-    The same pipeline again has the same run in MLflow, whose note keeps what was new at first.
-    """
+    """Return what this pipeline has changed: as the last summary says, if it wrote that."""
     with contextlib.suppress(InputError, AttributeError):
         summary = artifacts.read_json(path)
         if summary.get("pipeline") == pipeline:

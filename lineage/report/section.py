@@ -1,7 +1,4 @@
-"""The records of a page: sections of paragraphs, tables and figures.
-
-A section says what is shown. `html` and `markdown` say how.
-"""
+"""The records of a page: sections of paragraphs, tables and figures."""
 
 from __future__ import annotations
 

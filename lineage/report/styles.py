@@ -1,7 +1,7 @@
 """Models on the page: their names, colours and marks, the same in every figure and table.
 
-The colour is the model's, and the shape that of its architecture: a circle for recurrent networks,
-a triangle for Transformers, a square for static vectors, a diamond for public checkpoints.
+Shapes: a circle for recurrent networks, a triangle for Transformers, a square for static vectors, a
+diamond for public checkpoints.
 """
 
 from lineage.analysis.records import TWO_BUDGET_FAMILIES, AdaptationEffect, Analysis
@@ -86,10 +86,7 @@ def format_model_name(analysis: Analysis, model: str) -> str:
 
 
 def loss_did_not_fall(effect: AdaptationEffect) -> bool:
-    """Return whether the language model's loss did not fall in every pretraining seed.
-
-    Next-sentence prediction is another matter.
-    """
+    """Return whether the language model's loss did not fall in every pretraining seed."""
     return effect.num_improved < effect.num_pretrainings and not effect.metric.startswith(
         "next_sentence_"
     )

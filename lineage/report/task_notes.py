@@ -191,10 +191,7 @@ def _grouped_score_note(analysis: Analysis, task: str, summary: TaskSummary | No
 
 
 def describe_few_groups(analysis: Analysis, task: str, column: str | None) -> Iterator[str]:
-    """Tell if items are drawn although they have groups, which are too few to be a sample.
-
-    `column` is that of the groups, if it is known.
-    """
+    """Tell if items are drawn although they have groups, which are too few to be a sample."""
     scores = analysis.scores_of_task(task)
     has_items_as_units = any(0 < one.num_examples == one.num_clusters for one in scores)
     for one in analysis.group_scores:
@@ -206,10 +203,7 @@ def describe_few_groups(analysis: Analysis, task: str, column: str | None) -> It
 
 
 def describe_rare_labels(analysis: Analysis, task: str) -> Iterator[str]:
-    """Warn of labels with few test items, where the score counts each label on its own.
-
-    So do macro-F1 and Matthews correlation; F1 of spans counts all of them together.
-    """
+    """Warn of labels with few test items, where the score counts each label on its own."""
     metrics = {one.metric for one in analysis.scores_of_task(task)}
     for details in analysis.answer_details:
         if details.task != task:
@@ -241,11 +235,7 @@ def _describe_rare_labels(
 
 
 def _omitted_settings_note(analysis: Analysis, task: str) -> list[str]:
-    """Tell which systems the study left out for a task.
-
-    They are those without some of its label counts, and BiLSTM probes if only other tasks have
-    them.
-    """
+    """Tell which systems, or BiLSTM probes, the study left out for a task."""
     missing = [
         f"{format_transfer(one.transfer, one.head)} with {format_label_count(one.label_count)}"
         for one in find_omitted_methods(analysis, task)

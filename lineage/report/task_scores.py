@@ -114,10 +114,7 @@ def name_model(score: SystemScore) -> str:
 
 
 def format_usage(analysis: Analysis, score: SystemScore) -> str:
-    """Tell how a system uses its model: `adapted, fine-tuned`.
-
-    A dagger marks an adaptation that did not lower its loss.
-    """
+    """Tell how a system uses its model; a dagger: adaptation did not lower its loss."""
     system = score.system
     task, _ = split_test_set(score.task)
     failed = system.init == "adapted" and any(

@@ -17,10 +17,7 @@ LEGEND = "; * is the one to use; between lines of one model, validation decides"
 
 
 def print_means(analysis: Analysis, decisions: Sequence[Decision], console: Console) -> None:
-    """Print the means over seeds, a line per system, with a star at those to use.
-
-    Output that is not a terminal is plain ASCII.
-    """
+    """Print the means over seeds, a line per system, with a star at those to use."""
     remaining = list_task_scores(analysis, decisions)
     models = {format_system(score.system): score.system.model for score in analysis.scores}
     names = sorted(models, key=lambda name: analysis.place_of_model(models[name]))

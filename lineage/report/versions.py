@@ -1,7 +1,4 @@
-"""The numbers and curves that DVC compares between versions of a study.
-
-`metrics.json` is for `dvc metrics`, and the folder `plots` for `dvc plots`; dvc.yaml names both.
-"""
+"""The numbers and curves that DVC compares between versions of a study."""
 
 import json
 import shutil
@@ -23,11 +20,7 @@ Point = dict[str, float | None]
 
 
 def write_metrics(path: Path, analysis: Analysis, decisions: Sequence[Decision]) -> None:
-    """Write the scores to expect, and where each model's pretraining ended.
-
-    `score` has the score of the system to use by task and label count, and `pretraining` the last
-    validation metrics by model: means over pretraining seeds.
-    """
+    """Write the scores to expect by task and label count, and the end of each pretraining."""
     scores: dict[str, dict[str, float]] = {}
     for one in decisions:
         score = one.expected_score
@@ -39,10 +32,7 @@ def write_metrics(path: Path, analysis: Analysis, decisions: Sequence[Decision])
 
 
 def write_plots(folder: Path, analysis: Analysis) -> None:
-    """Write the curves of pretraining, a file per model and metric, and the scores of each model.
-
-    The files of an earlier run are removed. The axes are named in dvc.yaml.
-    """
+    """Write the curves of pretraining by model and metric, and the scores of each model."""
     shutil.rmtree(folder, ignore_errors=True)
     for (model, metric), points in _pretraining_points(analysis).items():
         _write_points(folder / "pretraining" / f"{model}-{metric}.json", points)
