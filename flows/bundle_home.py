@@ -22,14 +22,7 @@ from flows.bundle import (
 )
 from flows.execute import StageContext, run_stage, stage_file_name
 from flows.handover import make_request, remove
-from flows.plan import (
-    ALWAYS_RUNS,
-    FIRST_STAGE,
-    Reasons,
-    StageNode,
-    find_stale_stages,
-    list_changes,
-)
+from flows.plan import ALWAYS_RUNS, FIRST_STAGE, Reasons, StageNode, find_stale_stages, list_changes
 from flows.repository import RepositoryError
 from flows.run import hold_study, read_valid_graph
 from flows.runner import must_run_here
@@ -133,10 +126,7 @@ def _collect_bundle(
         for node in chosen
     )
     return Bundle(
-        __version__,
-        stages,
-        written=time.time(),
-        inputs=digest_files(context.root, inputs),
+        __version__, stages, written=time.time(), inputs=digest_files(context.root, inputs)
     )
 
 

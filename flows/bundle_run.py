@@ -43,13 +43,7 @@ from flows.handover import check_package, prepare_scratch_study, remove, worker_
 from flows.processes import repeat_in_background
 from flows.stage_process import start_server
 from lineage.errors import InputError
-from lineage.runtime.journal import (
-    JOURNAL_DIR,
-    KEEP_VARIABLE,
-    SUFFIX,
-    JournalError,
-    read_stage_run,
-)
+from lineage.runtime.journal import JOURNAL_DIR, KEEP_VARIABLE, SUFFIX, JournalError, read_stage_run
 from lineage.runtime.locks import try_lock
 from lineage.runtime.settings import STATE_DIR
 
@@ -249,10 +243,7 @@ def _collect_files(bundle: Bundle, root: Path) -> Bundle:
         bundle,
         written=time.time(),
         inputs=bundle.inputs if left else {},
-        results={
-            **digest_files(root, _find_journals(bundle, root)),
-            **_digest_results(done, root),
-        },
+        results={**digest_files(root, _find_journals(bundle, root)), **_digest_results(done, root)},
         # Without drafts of a stage that was killed.
         resume={name: digest for name, digest in states.items() if "/." not in name},
     )

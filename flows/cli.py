@@ -43,8 +43,7 @@ app = typer.Typer(
 )
 
 JobsOption = Annotated[
-    int | None,
-    typer.Option(help="Stages at a time. By default as many as cores and memory allow."),
+    int | None, typer.Option(help="Stages at a time. By default as many as cores and memory allow.")
 ]
 
 
@@ -170,8 +169,7 @@ def run(
         bool, typer.Option("--no-prefect", help="Run without Prefect; the results are the same.")
     ] = False,
     commit: Annotated[
-        bool,
-        typer.Option("--commit", help="Commit params.yaml, dvc.lock and the report to git."),
+        bool, typer.Option("--commit", help="Commit params.yaml, dvc.lock and the report to git.")
     ] = False,
     minutes: MinutesOption = None,
 ) -> None:
@@ -284,12 +282,7 @@ def predict(
     if file is None:
         raise InputError("lineage predict: name a file to label")
     summary = predict_file(
-        file,
-        out,
-        task=task,
-        system=system,
-        label_count=labels,
-        text_columns=text_column,
+        file, out, task=task, system=system, label_count=labels, text_columns=text_column
     )
     print(summary)
 

@@ -32,11 +32,7 @@ from lineage.forecast.records import StageForecast, StudyForecast
 from lineage.forecast.time_limit import describe_proposal, propose
 from lineage.runtime.code import PROJECT_ROOT
 from lineage.runtime.scratch import scratch_folder
-from lineage.runtime.settings import (
-    find_existing_folder,
-    read_runtime_settings,
-    resolve_data_root,
-)
+from lineage.runtime.settings import find_existing_folder, read_runtime_settings, resolve_data_root
 from lineage.study.checks import check_study
 from lineage.study.source_records import collect_records, refresh_parameter_records
 

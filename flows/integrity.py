@@ -122,10 +122,7 @@ def _list_files(root: Path, cache: Path, output: Mapping[str, Any]) -> list[_Sto
         return None
     return [
         _StoredFile(
-            name,
-            path / entry["relpath"],
-            _cache_path(cache, entry[HASH_NAME]),
-            entry[HASH_NAME],
+            name, path / entry["relpath"], _cache_path(cache, entry[HASH_NAME]), entry[HASH_NAME]
         )
         for entry in listing
     ]

@@ -29,10 +29,7 @@ RemoteRunner = Callable[[StageNode, StageContext], StageResult]
 
 
 def make_runner(
-    context: StageContext,
-    jobs: int,
-    cache: Path,
-    run_remotely: RemoteRunner | None,
+    context: StageContext, jobs: int, cache: Path, run_remotely: RemoteRunner | None
 ) -> StageRunner:
     """Return the function that runs a stage, on a worker or on this machine.
 

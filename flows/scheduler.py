@@ -61,10 +61,7 @@ def run_stages(
                     if all(name in results for name in node.upstream)
                 ]
                 for node in select_next(
-                    in_run_order(ready),
-                    [*running.values()],
-                    jobs=jobs,
-                    exclusive_gpu=exclusive_gpu,
+                    in_run_order(ready), [*running.values()], jobs=jobs, exclusive_gpu=exclusive_gpu
                 ):
                     del waiting[node.name]
                     # The caller's context comes along, so that Prefect's tasks know their flow.
@@ -119,11 +116,7 @@ def _result_without_running(
 
 
 def select_next(
-    ready: Sequence[StageNode],
-    running: Sequence[StageNode],
-    *,
-    jobs: int,
-    exclusive_gpu: bool,
+    ready: Sequence[StageNode], running: Sequence[StageNode], *, jobs: int, exclusive_gpu: bool
 ) -> list[StageNode]:
     """Return the ready stages that are to begin while others run."""
     gpu_is_free = not any(node.pool == "gpu" for node in running)

@@ -41,11 +41,7 @@ from lineage.errors import InputError
 from lineage.runtime.database import check_database, find_database
 from lineage.runtime.locks import hold_lock
 from lineage.runtime.provenance import get_pipeline_id
-from lineage.runtime.settings import (
-    EXPERIMENT_NAME,
-    STATE_DIR,
-    resolve_tracking_uri,
-)
+from lineage.runtime.settings import EXPERIMENT_NAME, STATE_DIR, resolve_tracking_uri
 
 START_SECONDS = 120.0
 # A run goes on if its server is gone. By default each request is tried for a minute.

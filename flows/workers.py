@@ -134,11 +134,7 @@ def _try_workers(
     attempt = 1
     while True:
         result = _await_worker(
-            node,
-            remote_stage,
-            context=context,
-            idempotency_key=f"{key}-{attempt}",
-            reports=reports,
+            node, remote_stage, context=context, idempotency_key=f"{key}-{attempt}", reports=reports
         )
         if result.outcome == "stopped":
             return result

@@ -7,11 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from lineage.artifacts import (
-    artifact_digest,
-    check_intact,
-    read_manifest,
-)
+from lineage.artifacts import artifact_digest, check_intact, read_manifest
 from lineage.config.params import read_recorded_params
 from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.settings import read_runtime_settings

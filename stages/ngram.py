@@ -18,12 +18,7 @@ from lineage.evaluation.evaluate import (
     evaluate_untrained,
     sort_predictions,
 )
-from lineage.evaluation.heldout import (
-    MAX_HELDOUT_BYTES,
-    HeldoutText,
-    find_predicted,
-    heldout_part,
-)
+from lineage.evaluation.heldout import MAX_HELDOUT_BYTES, HeldoutText, find_predicted, heldout_part
 from lineage.evaluation.ngram import (
     KneserNeyMethod,
     WordFrequencyMethod,

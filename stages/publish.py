@@ -137,10 +137,7 @@ def collect_facts(
 ) -> ReportFacts:
     """Return what the report shows besides the analysis."""
     disagreements = find_disagreements(
-        analysis,
-        results_dir=RESULTS_DIR,
-        tasks_dir=TASKS_DIR,
-        show_text=params.report.show_text,
+        analysis, results_dir=RESULTS_DIR, tasks_dir=TASKS_DIR, show_text=params.report.show_text
     )
     return ReportFacts(
         costs=list_costs(build_costs(analysis, stage_metadata)),

@@ -86,10 +86,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return lines
 
 
-PAGES = {
-    "params.md": lambda: f"{reference().rstrip()}\n",
-    "commands.md": write_commands,
-}
+PAGES = {"params.md": lambda: f"{reference().rstrip()}\n", "commands.md": write_commands}
 
 
 def main() -> int:

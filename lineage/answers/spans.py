@@ -24,13 +24,7 @@ OTHER_TAG_FORMAT = re.compile(
     re.IGNORECASE,
 )
 # The prefixes that each scheme allows.
-SCHEMES = {
-    "IOB2": "BIO",
-    "IOB1": "BIO",
-    "BIOES": "BIOES",
-    "BMES": "BMOES",
-    "BILOU": "BILOU",
-}
+SCHEMES = {"IOB2": "BIO", "IOB1": "BIO", "BIOES": "BIOES", "BMES": "BMOES", "BILOU": "BILOU"}
 # The IOB prefix of each prefix of BIOES, BMES and BILOU that IOB lacks.
 PREFIX_TO_IOB = {"S": "B", "U": "B", "M": "I", "E": "I", "L": "I"}
 

@@ -6,12 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lineage.config.records import (
-    check_fraction,
-    check_non_negative,
-    check_positive,
-    parse_record,
-)
+from lineage.config.records import check_fraction, check_non_negative, check_positive, parse_record
 from lineage.errors import InputError, shorten_value
 from lineage.results import HELDOUT_TEST_SET
 

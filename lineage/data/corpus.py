@@ -15,13 +15,7 @@ from lineage.config.data import Corpus, CorpusSource
 from lineage.data.prepared import Measures, PreparedData, locate_prepared
 from lineage.data.sources import open_source_table, resolve_origin
 from lineage.errors import InputError
-from lineage.language import (
-    byte_count,
-    cell_to_text,
-    check_script,
-    normalize_text,
-    split_words,
-)
+from lineage.language import byte_count, cell_to_text, check_script, normalize_text, split_words
 from lineage.synthetic import grammar
 
 SPLITS = ("train", "valid", "test")

@@ -448,11 +448,7 @@ def _check_header(names: list[str], name: str, where: str) -> None:
 
 
 def check_columns(
-    wanted: Sequence[str],
-    columns: Sequence[str],
-    name: str,
-    where: str,
-    hint: str = "",
+    wanted: Sequence[str], columns: Sequence[str], name: str, where: str, hint: str = ""
 ) -> None:
     """Raise InputError for the first wanted column that is missing, with the nearest one."""
     for column in wanted:

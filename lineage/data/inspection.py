@@ -39,12 +39,7 @@ from lineage.data.infer_columns import (
 )
 from lineage.data.quoting import is_number
 from lineage.data.sources import DataTable, open_source_table, open_task_tables
-from lineage.data.tables import (
-    COMMENT_PREFIXES,
-    CONLLU_NUM_COLUMNS,
-    DOCUMENT_BOUNDARIES,
-    SPACES,
-)
+from lineage.data.tables import COMMENT_PREFIXES, CONLLU_NUM_COLUMNS, DOCUMENT_BOUNDARIES, SPACES
 from lineage.errors import MAX_NAME_WORDS, InputError, shorten_value
 from lineage.language import cell_to_text, is_mostly_cjk, split_words
 from lineage.tasks.base import load_kind

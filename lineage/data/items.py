@@ -260,10 +260,7 @@ def _read_generated_task(name: str, task: Task, kind: Kind, *, seed: int, where:
             columns["label"] = [generated.labels[index] for index in columns["label"]]
         tables[split] = UserTable(columns, f"{where}: {split}", task)
     return _RawTask(
-        task,
-        tables,
-        ceilings=generated.ceilings,
-        ceiling_groups=generated.group_ceilings,
+        task, tables, ceilings=generated.ceilings, ceiling_groups=generated.group_ceilings
     )
 
 
@@ -351,11 +348,7 @@ def _check_limited_items(
 
 def _pop_counters(splits: dict[str, pd.DataFrame]) -> dict[str, dict[str, int]]:
     """Remove the columns that only count something from the items, and return their sums."""
-    columns = {
-        "truncated": "truncated",
-        "invalid_tags": "has_invalid_tags",
-        "blank_words": "blank",
-    }
+    columns = {"truncated": "truncated", "invalid_tags": "has_invalid_tags", "blank_words": "blank"}
     return {
         counter: {
             split: int(table.pop(column).sum())

@@ -11,13 +11,7 @@ from lineage.config.data import Task
 from lineage.data.quoting import is_number
 from lineage.data.splits import nested_random_subset
 from lineage.errors import InputError
-from lineage.language import (
-    cell_to_text,
-    is_blank,
-    join_words,
-    normalize_text,
-    truncate_to_words,
-)
+from lineage.language import cell_to_text, is_blank, join_words, normalize_text, truncate_to_words
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     TableColumns,

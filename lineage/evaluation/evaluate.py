@@ -302,12 +302,7 @@ def _run_dir(cache_dir: Path, run: EvalRun) -> Path:
 
 
 def _load_or_evaluate(
-    subject: Subject,
-    run: EvalRun,
-    cache_dir: Path,
-    on_save: Callable[[], None],
-    *,
-    is_saved: bool,
+    subject: Subject, run: EvalRun, cache_dir: Path, on_save: Callable[[], None], *, is_saved: bool
 ) -> RunPredictions:
     """Evaluate a run unless its predictions are cached. Raises EvaluationError if it fails."""
     folder = _run_dir(cache_dir, run)

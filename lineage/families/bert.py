@@ -163,10 +163,7 @@ FAMILY = Trained(
     objective=pretraining_loss,
     score_texts=bert_scores,
     defaults={
-        "tokenizer": {
-            "vocab_size": 8000,
-            "min_frequency": 2,
-        },
+        "tokenizer": {"vocab_size": 8000, "min_frequency": 2},
         "architecture": {
             "num_layers": 3,
             "num_heads": 4,
@@ -185,11 +182,7 @@ FAMILY = Trained(
             "betas": [0.9, 0.98],
             "epsilon": 1e-06,
         },
-        "adapt": {
-            "learning_rate": 0.0005,
-        },
-        "evaluate": {
-            "finetune": finetune_defaults(0.0001, 0.0003, 0.001, 0.003),
-        },
+        "adapt": {"learning_rate": 0.0005},
+        "evaluate": {"finetune": finetune_defaults(0.0001, 0.0003, 0.001, 0.003)},
     },
 )

@@ -304,9 +304,7 @@ FAMILY = Trained(
     score_texts=partial(score_in_batches, score_batch),
     vocab_parameters=("target_embeddings.weight", "context_embeddings.*.weight"),
     defaults={
-        "tokenizer": {
-            "lowercase": True,
-        },
+        "tokenizer": {"lowercase": True},
         "architecture": {
             "context_encoder": "lstm",
             "hidden_to_embedding_ratio": 2.0,
@@ -327,8 +325,6 @@ FAMILY = Trained(
             "max_grad_norm": 5.0,
             "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
-        "evaluate": {
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016, batch_size=32),
-        },
+        "evaluate": {"finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016, batch_size=32)},
     },
 )

@@ -15,18 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.config.records import (
-    check_non_negative,
-    check_num_layers,
-    check_positive,
-)
-from lineage.networks.base import (
-    Encoder,
-    Trained,
-    embed,
-    empty_embedding,
-    finetune_defaults,
-)
+from lineage.config.records import check_non_negative, check_num_layers, check_positive
+from lineage.networks.base import Encoder, Trained, embed, empty_embedding, finetune_defaults
 from lineage.networks.batch import Batch, gather_positions, reversed_positions
 from lineage.networks.layers.lstm import LSTMStates, ProjectedLSTMConfig
 from lineage.networks.layers.softmax import SoftmaxInputs
@@ -321,18 +311,8 @@ FAMILY = Trained(
             "projection_clip": 3.0,
             "softmax_samples": 1000,
         },
-        "pretrain": {
-            "batch_size": 32,
-            "seq_len": 16,
-            "learning_rate": 0.003,
-            "warmup_ratio": 0.02,
-        },
-        "adapt": {
-            "learning_rate": 0.001,
-            "weight_decay": 0.0,
-        },
-        "evaluate": {
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016, batch_size=32),
-        },
+        "pretrain": {"batch_size": 32, "seq_len": 16, "learning_rate": 0.003, "warmup_ratio": 0.02},
+        "adapt": {"learning_rate": 0.001, "weight_decay": 0.0},
+        "evaluate": {"finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016, batch_size=32)},
     },
 )

@@ -146,15 +146,8 @@ FAMILY = Static(
     build=FastTextModel,
     fit_static=fit_static,
     defaults={
-        "architecture": {
-            "hidden_size": 128,
-            "num_buckets": 20000,
-            "min_n": 3,
-            "max_n": 6,
-        },
+        "architecture": {"hidden_size": 128, "num_buckets": 20000, "min_n": 3, "max_n": 6},
         "pretrain": PRETRAIN_DEFAULTS,
-        "evaluate": {
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016),
-        },
+        "evaluate": {"finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016)},
     },
 )

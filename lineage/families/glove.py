@@ -196,9 +196,7 @@ FAMILY = Static(
     fit_static=fit_static,
     uses_cooccurrence_counts=True,
     defaults={
-        "architecture": {
-            "hidden_size": 128,
-        },
+        "architecture": {"hidden_size": 128},
         "pretrain": {
             "window": 10,
             "x_max": 100.0,
@@ -206,8 +204,6 @@ FAMILY = Static(
             "epochs": 15,
             "learning_rate": 0.05,
         },
-        "evaluate": {
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016),
-        },
+        "evaluate": {"finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016)},
     },
 )

@@ -131,10 +131,7 @@ FAMILY = Trained(
     auxiliary_loss=auxiliary_lm_loss,
     score_texts=score_causal_lm,
     defaults={
-        "tokenizer": {
-            "vocab_size": 8000,
-            "min_frequency": 2,
-        },
+        "tokenizer": {"vocab_size": 8000, "min_frequency": 2},
         "architecture": {
             "num_layers": 3,
             "num_heads": 4,
@@ -152,11 +149,7 @@ FAMILY = Trained(
             "weight_decay": 0.01,
             "betas": [0.9, 0.98],
         },
-        "adapt": {
-            "learning_rate": 0.0005,
-        },
-        "evaluate": {
-            "finetune": finetune_defaults(0.0001, 0.0003, 0.001, 0.003),
-        },
+        "adapt": {"learning_rate": 0.0005},
+        "evaluate": {"finetune": finetune_defaults(0.0001, 0.0003, 0.001, 0.003)},
     },
 )

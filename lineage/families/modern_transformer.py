@@ -18,12 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.config.records import check_fraction, check_num_layers, check_positive
-from lineage.networks.base import (
-    Encoder,
-    candidate_sizes,
-    empty_embedding,
-    finetune_defaults,
-)
+from lineage.networks.base import Encoder, candidate_sizes, empty_embedding, finetune_defaults
 from lineage.networks.batch import Batch
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.training.schedules import LrScheduleName

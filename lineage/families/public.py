@@ -155,12 +155,7 @@ class MaskedLMHead(nn.Module):
     """Dense, activation, norm; then the tied table and a bias (Devlin et al. 2019)."""
 
     def __init__(
-        self,
-        layout: LmHeadLayout,
-        config: Any,
-        *,
-        embedding_size: int,
-        transformers_module: Any,
+        self, layout: LmHeadLayout, config: Any, *, embedding_size: int, transformers_module: Any
     ) -> None:
         super().__init__()
         self.dense = nn.Linear(
@@ -583,15 +578,8 @@ FAMILY = Public(
     lacks_lm_head=lacks_lm_head,
     defaults={
         "tokenizer": "pretrained",
-        "pretrain": {
-            "batch_size": 16,
-        },
-        "adapt": {
-            "learning_rate": 2e-05,
-            "layer_lr_decay": 1.0,
-        },
-        "evaluate": {
-            "finetune": finetune_defaults(1e-05, 2e-05, 5e-05, 0.0001, batch_size=32),
-        },
+        "pretrain": {"batch_size": 16},
+        "adapt": {"learning_rate": 2e-05, "layer_lr_decay": 1.0},
+        "evaluate": {"finetune": finetune_defaults(1e-05, 2e-05, 5e-05, 0.0001, batch_size=32)},
     },
 )

@@ -203,19 +203,12 @@ FAMILY = Trained(
             "hidden_to_embedding_ratio": 2.0,
             "dropout": 0.0,
         },
-        "pretrain": {
-            "batch_size": 16,
-            "seq_len": 32,
-            "learning_rate": 0.003,
-            "warmup_ratio": 0.02,
-        },
+        "pretrain": {"batch_size": 16, "seq_len": 32, "learning_rate": 0.003, "warmup_ratio": 0.02},
         "adapt": {
             "learning_rate": 0.001,
             "weight_decay": 0.0,
             "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
-        "evaluate": {
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016),
-        },
+        "evaluate": {"finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016)},
     },
 )

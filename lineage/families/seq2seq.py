@@ -193,13 +193,8 @@ FAMILY = Trained(
     score_texts=score_causal_lm,
     build_translator=build_translator,
     defaults={
-        "tokenizer": {
-            "vocab_size": 8000,
-            "min_frequency": 2,
-        },
-        "architecture": {
-            "dropout": 0.0,
-        },
+        "tokenizer": {"vocab_size": 8000, "min_frequency": 2},
+        "architecture": {"dropout": 0.0},
         "pretrain": {
             "batch_size": 32,
             "seq_len": 16,
@@ -207,13 +202,7 @@ FAMILY = Trained(
             "source_language": None,
             "target_language": None,
         },
-        "adapt": {
-            "learning_rate": 0.001,
-            "weight_decay": 0.0,
-        },
-        "evaluate": {
-            "translation": {},
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016),
-        },
+        "adapt": {"learning_rate": 0.001, "weight_decay": 0.0},
+        "evaluate": {"translation": {}, "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016)},
     },
 )

@@ -206,19 +206,12 @@ FAMILY = Trained(
             "projection_clip": 3.0,
             "softmax_samples": 1000,
         },
-        "pretrain": {
-            "batch_size": 32,
-            "seq_len": 16,
-            "learning_rate": 0.003,
-            "warmup_ratio": 0.02,
-        },
+        "pretrain": {"batch_size": 32, "seq_len": 16, "learning_rate": 0.003, "warmup_ratio": 0.02},
         "adapt": {
             "learning_rate": 0.001,
             "weight_decay": 0.0,
             "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
-        "evaluate": {
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016, batch_size=32),
-        },
+        "evaluate": {"finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016, batch_size=32)},
     },
 )

@@ -254,12 +254,9 @@ FAMILY = Trained(
             "betas": [0.8, 0.99],
             "variable_bptt": True,
         },
-        "adapt": {
-            "learning_rate": 0.001,
-            "new_words": {"max_words": 10_000, "min_frequency": 2},
-        },
+        "adapt": {"learning_rate": 0.001, "new_words": {"max_words": 10_000, "min_frequency": 2}},
         "evaluate": {
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016, word_layer_norm=True),
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016, word_layer_norm=True)
         },
     },
 )

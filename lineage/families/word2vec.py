@@ -50,12 +50,8 @@ FAMILY = Static(
     build=StaticVectors,
     fit_static=fit_static,
     defaults={
-        "architecture": {
-            "hidden_size": 128,
-        },
+        "architecture": {"hidden_size": 128},
         "pretrain": PRETRAIN_DEFAULTS,
-        "evaluate": {
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016),
-        },
+        "evaluate": {"finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016)},
     },
 )

@@ -24,11 +24,7 @@ from lineage.training.pretrain import count_static_bytes
 from lineage.training.recipes import Recipe
 from lineage.training.sweep import count_trials
 from lineage.training.target_only import MAX_EPOCHS
-from lineage.training.train_run import (
-    ALL_TEXT_VALIDATIONS,
-    SHORT_VALIDATIONS,
-    VALIDATION_BATCHES,
-)
+from lineage.training.train_run import ALL_TEXT_VALIDATIONS, SHORT_VALIDATIONS, VALIDATION_BATCHES
 from lineage.work import Work
 
 

@@ -14,13 +14,7 @@ import torch
 from lineage.artifacts import write_json
 from lineage.config.params import RECORDED_PARAMS_FILE, Params, Sweep
 from lineage.data.task_data import TaskData
-from lineage.forecast.data import (
-    copy_corpus,
-    copy_task,
-    measure_corpus,
-    sample_corpus,
-    sample_task,
-)
+from lineage.forecast.data import copy_corpus, copy_task, measure_corpus, sample_corpus, sample_task
 from lineage.runtime.rehearsal import start_rehearsal
 from lineage.study.resolved import resolved_values
 from lineage.tasks.base import load_kind

@@ -67,9 +67,7 @@ class CachedFeatures:
 
     def select(self, indices: np.ndarray) -> "CachedFeatures":
         return replace(
-            self,
-            items=[self.items[i] for i in indices],
-            layers=[self.layers[i] for i in indices],
+            self, items=[self.items[i] for i in indices], layers=[self.layers[i] for i in indices]
         )
 
     def select_layers(self, selected: Features) -> "CachedFeatures":

@@ -325,9 +325,7 @@ class EncoderUnderTest(Subject):
     def build_encoder(self, *, body_dropout: float | dict[str, float] | None = None) -> Encoder:
         """Build the model again, so that fine-tuning in one run does not affect another."""
         return self.context.checkpoint.build(
-            self.context.device,
-            load_weights=self.init != "random",
-            body_dropout=body_dropout,
+            self.context.device, load_weights=self.init != "random", body_dropout=body_dropout
         )
 
     def build_extractor(self) -> FeatureExtractor:

@@ -55,11 +55,7 @@ class FeatureExtractor:
         )
 
     def store(
-        self,
-        features: Features,
-        *,
-        folder: Path | None,
-        scaling: FeatureScaling | None = None,
+        self, features: Features, *, folder: Path | None, scaling: FeatureScaling | None = None
     ) -> dict[str, StoredFeatures]:
         """Store the features of each table's answers, in `folder` if they take much memory."""
         static_size = 0

@@ -198,13 +198,7 @@ def _read_inputs(
 
 
 def fit_tfidf(
-    kind: Kind,
-    answer: HeadAnswer,
-    train: pd.DataFrame,
-    *,
-    language: str,
-    symmetric: bool,
-    C: float,
+    kind: Kind, answer: HeadAnswer, train: pd.DataFrame, *, language: str, symmetric: bool, C: float
 ) -> TfidfModel:
     inputs = _read_inputs(kind, answer, train, language)
     with warnings.catch_warnings(record=True) as caught:

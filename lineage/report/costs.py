@@ -25,11 +25,7 @@ STAGE_OF_INIT = {"pretrained": "evaluate", "adapted": "evaluate_adapted"}
 
 
 def add_costs(
-    analysis: Analysis,
-    stage_metadata: Mapping[str, StageMetadata],
-    grid: Grid,
-    *,
-    curves_dir: Path,
+    analysis: Analysis, stage_metadata: Mapping[str, StageMetadata], grid: Grid, *, curves_dir: Path
 ) -> Analysis:
     """Return the analysis with the time and memory of pretraining and adaptation."""
     return replace(

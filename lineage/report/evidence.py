@@ -68,13 +68,7 @@ def write_report(
     costs = {(one.system, one.setting): one.cost for one in facts.costs}
     decisions = decide(analysis, costs)
     report = ReportData(
-        analysis,
-        decisions,
-        costs,
-        facts.provenance,
-        facts.disagreements,
-        facts.refits,
-        params,
+        analysis, decisions, costs, facts.provenance, facts.disagreements, facts.refits, params
     )
     for kind, text in page.render_report(report).items():
         (folder / f"comparison.{kind}").write_text(text, encoding="utf-8")

@@ -273,13 +273,7 @@ def _room_for_names(names: Sequence[str]) -> float:
 
 
 def _draw_row(
-    row: IntervalRow,
-    scale: LinearScale,
-    y: float,
-    width: int,
-    *,
-    outline: float,
-    indent: float = 0,
+    row: IntervalRow, scale: LinearScale, y: float, width: int, *, outline: float, indent: float = 0
 ) -> list[str]:
     color = row.style.color
     fill = color if row.is_filled else BACKGROUND_COLOR

@@ -3,13 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from lineage.analysis.cells import MIN_CLUSTERS, split_test_set
-from lineage.analysis.records import (
-    Analysis,
-    AnswerDetails,
-    SwapConsistency,
-    TaskSummary,
-    group_by,
-)
+from lineage.analysis.records import Analysis, AnswerDetails, SwapConsistency, TaskSummary, group_by
 from lineage.analysis.settings import find_collapsed_runs, find_omitted_methods, fine_tuned_scores
 from lineage.report.formatting import (
     format_label_count,

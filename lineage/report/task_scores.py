@@ -8,11 +8,7 @@ from lineage.analysis.cells import INIT_ORDER, split_test_set
 from lineage.analysis.decision import Decision
 from lineage.analysis.gains import Gain, list_gains
 from lineage.analysis.records import Analysis, Setting, System, SystemScore
-from lineage.report.formatting import (
-    format_label_count,
-    format_model,
-    format_use,
-)
+from lineage.report.formatting import format_label_count, format_model, format_use
 from lineage.report.styles import loss_did_not_fall
 from lineage.tasks.base import load_kind
 

@@ -12,11 +12,7 @@ from pathlib import Path
 
 from mlflow import entities
 from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import (
-    INVALID_PARAMETER_VALUE,
-    RESOURCE_DOES_NOT_EXIST,
-    ErrorCode,
-)
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, RESOURCE_DOES_NOT_EXIST, ErrorCode
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from lineage.runtime import journal
@@ -108,9 +104,7 @@ def _send_if_free(path: Path) -> None:
 
 
 def _send(
-    path: Path,
-    is_closed: threading.Event | None = None,
-    on_run: RunCallback = lambda run_id: None,
+    path: Path, is_closed: threading.Event | None = None, on_run: RunCallback = lambda run_id: None
 ) -> None:
     """Send a journal to its end and remove it. Keep one that is refused under another name.
 

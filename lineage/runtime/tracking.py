@@ -380,11 +380,7 @@ def _artifact_location() -> str | None:
 
 
 def get_or_create_parent(
-    store: Store,
-    tags: Mapping[str, str],
-    *,
-    start_time: int | None = None,
-    has_ended: bool = False,
+    store: Store, tags: Mapping[str, str], *, start_time: int | None = None, has_ended: bool = False
 ) -> entities.Run:
     """Return the oldest parent of this pipeline, on which all processes agree, or a new one.
 

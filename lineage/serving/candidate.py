@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lineage import artifacts
-from lineage.analysis.cells import (
-    read_cell,
-    read_table,
-    stack_scores,
-    task_stage_names,
-)
+from lineage.analysis.cells import read_cell, read_table, stack_scores, task_stage_names
 from lineage.analysis.champion import Contender
 from lineage.analysis.decision import Decision
 from lineage.config.params import Params

@@ -20,13 +20,7 @@ from lineage.methods.stored_features import extract_features
 from lineage.networks.base import Encoder
 from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.settings import read_runtime_settings
-from lineage.serving.files import (
-    ROWS_PER_CHUNK,
-    answer_file,
-    check_output,
-    format_rows,
-    open_input,
-)
+from lineage.serving.files import ROWS_PER_CHUNK, answer_file, check_output, format_rows, open_input
 from lineage.serving.systems import locate_trained_model
 from lineage.tasks.columns import TableColumns, is_empty_cell
 from lineage.training.devices import configure_torch, select_device

@@ -24,13 +24,7 @@ from lineage.methods.saved import RECORD_FILE, AnswerItems, SystemRecord, read_r
 from lineage.results import PROBABILITY_PREFIX
 from lineage.runtime.settings import read_runtime_settings
 from lineage.serving.card import describe_training
-from lineage.serving.files import (
-    ROWS_PER_CHUNK,
-    answer_file,
-    check_output,
-    format_rows,
-    open_input,
-)
+from lineage.serving.files import ROWS_PER_CHUNK, answer_file, check_output, format_rows, open_input
 from lineage.serving.systems import (
     KeptSystem,
     check_files,

@@ -171,10 +171,7 @@ def _is_missing(error: Exception) -> bool:
 
 
 def enter_candidate(
-    client: MlflowClient,
-    candidate: Candidate,
-    run_id: str,
-    server_time: ServerTime | None = None,
+    client: MlflowClient, candidate: Candidate, run_id: str, server_time: ServerTime | None = None
 ) -> ChampionOutcome:
     """Register a candidate, unless it is there already, and set the aliases.
 

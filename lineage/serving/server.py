@@ -34,11 +34,7 @@ JSON_TYPE = "application/json"
 # A character takes at most six bytes of JSON, as in \u00e4; the rest is for keys and brackets.
 MAX_BODY_BYTES = 8 * REQUEST_LIMITS.characters
 SHUTDOWN_SECONDS = 5  # that requests may take to end after Ctrl-C
-ERROR_CODES = {
-    411: "LENGTH_REQUIRED",
-    413: "CONTENT_TOO_LARGE",
-    415: "UNSUPPORTED_MEDIA_TYPE",
-}
+ERROR_CODES = {411: "LENGTH_REQUIRED", 413: "CONTENT_TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE"}
 
 
 @dataclass(frozen=True)

@@ -315,10 +315,7 @@ def _agreement_pair(generator: SentenceGenerator, group: str, plural: bool) -> d
     else:
         subject = generator.subject(topic, plural=plural).words
         subject = subject + generator.attractor(
-            topic,
-            plural,
-            clause=attractor.is_clause,
-            plural=plural == attractor.same_number,
+            topic, plural, clause=attractor.is_clause, plural=plural == attractor.same_number
         )
     neutral = generator.sampler.bernoulli(0.5)
     auxiliary, verb = generator.predicate(topic, plural, neutral=neutral)
@@ -328,11 +325,7 @@ def _agreement_pair(generator: SentenceGenerator, group: str, plural: bool) -> d
     before = _sentence_before(generator, topic)
     good = [*before, *subject, auxiliary, verb, *rest, generator.full_stop]
     bad = [*before, *subject, wrong_auxiliary, verb, *rest, generator.full_stop]
-    return {
-        "good": generator.join_words(good),
-        "bad": generator.join_words(bad),
-        "group": group,
-    }
+    return {"good": generator.join_words(good), "bad": generator.join_words(bad), "group": group}
 
 
 def _sentence_before(generator: SentenceGenerator, topic: int) -> list[str]:
@@ -404,10 +397,7 @@ def _build_sentiment(config: GeneratorConfig) -> SyntheticTask:
         for group, part in items.groupby("group")
     }
     generator = config.make_generator(
-        UNLABELED_STREAM,
-        zipf=True,
-        generic_prob=GENERIC_WORD_PROB,
-        rare_prob=REVIEW_RARE_WORD_PROB,
+        UNLABELED_STREAM, zipf=True, generic_prob=GENERIC_WORD_PROB, rare_prob=REVIEW_RARE_WORD_PROB
     )
     splits["unlabelled"] = _unlabeled_reviews(generator, topics)
     ceilings = {"static": float(items["static"].mean()), "left": 1.0, "both": 1.0}

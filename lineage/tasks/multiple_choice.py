@@ -16,11 +16,7 @@ from lineage.language import (
     truncate_to_words,
 )
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import (
-    TableColumns,
-    read_label_column,
-    read_text_column,
-)
+from lineage.tasks.columns import TableColumns, read_label_column, read_text_column
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:

@@ -4,11 +4,7 @@ from functools import partial
 
 from lineage.answers.label import LabelAnswer
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import (
-    extract_item_texts,
-    make_text_items,
-    read_label_column,
-)
+from lineage.tasks.columns import extract_item_texts, make_text_items, read_label_column
 
 KIND = Kind(
     name="text_classification",

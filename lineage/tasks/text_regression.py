@@ -4,11 +4,7 @@ from functools import partial
 
 from lineage.answers.number import NumberAnswer
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import (
-    extract_item_texts,
-    make_text_items,
-    read_number_column,
-)
+from lineage.tasks.columns import extract_item_texts, make_text_items, read_number_column
 
 KIND = Kind(
     name="text_regression",

@@ -6,11 +6,7 @@ from lineage.answers.words import AnalogyAnswer
 from lineage.config.data import Task
 from lineage.errors import InputError, row_error, shorten_value
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import (
-    TableColumns,
-    extract_item_words,
-    read_word_columns,
-)
+from lineage.tasks.columns import TableColumns, extract_item_words, read_word_columns
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:

@@ -9,12 +9,7 @@ from lineage.config.data import Task
 from lineage.errors import row_error, shorten_value
 from lineage.language import is_blank, join_words
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import (
-    TableColumns,
-    parse_integer,
-    parse_list,
-    read_label_column,
-)
+from lineage.tasks.columns import TableColumns, parse_integer, parse_list, read_label_column
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:

@@ -42,11 +42,7 @@ def train_tokenizer(
     else:
         backend = _train_wordpiece(texts, settings, language)
     config = TokenizerConfig(
-        tokenizer_type,
-        language,
-        settings.max_word_bytes,
-        settings.direction,
-        settings.normalizer,
+        tokenizer_type, language, settings.max_word_bytes, settings.direction, settings.normalizer
     )
     return Tokenizer(backend, config)
 

@@ -135,10 +135,7 @@ def adapt(
 
     def evaluate() -> dict[str, float]:
         return compute_held_out_metrics(
-            model,
-            family.objective,
-            phase.validation_sampler,
-            precision=params.precision,
+            model, family.objective, phase.validation_sampler, precision=params.precision
         )
 
     try:

@@ -32,11 +32,7 @@ class CurvePoint:
 
     def metrics(self) -> dict[str, float]:
         """Return the values to log by name; those of a validation begin with `validation_`."""
-        values = {
-            "progress": self.progress,
-            "loss": self.loss,
-            "learning_rate": self.learning_rate,
-        }
+        values = {"progress": self.progress, "loss": self.loss, "learning_rate": self.learning_rate}
         if self.weights_averaged:
             values["weights_averaged"] = 1.0
         for name, value in self.validation.items():

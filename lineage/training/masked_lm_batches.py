@@ -15,10 +15,7 @@ from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.samplers import CorpusSampler
-from lineage.training.settings import (
-    MaskedLmPretrainSettings,
-    MaskReplacement,
-)
+from lineage.training.settings import MaskedLmPretrainSettings, MaskReplacement
 
 # Below this share of documents with several sentences, next-sentence labels are not used.
 MIN_MULTI_SENTENCE_SHARE = 0.5
@@ -263,10 +260,7 @@ class MaskedWindows(CorpusSampler):
         ids, is_text = batch.ids_BT.numpy(), batch.text_mask_BT.numpy()
         rng = generator("masks", self.seed, self.epoch, index)
         chosen = choose_mask_positions(
-            is_text,
-            np.full(len(ids), ids.shape[1]),
-            mlm_probability=self.mlm_probability,
-            rng=rng,
+            is_text, np.full(len(ids), ids.shape[1]), mlm_probability=self.mlm_probability, rng=rng
         )
         inputs, targets = mask_tokens(
             ids,

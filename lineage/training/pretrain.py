@@ -31,9 +31,7 @@ from lineage.training.curve import LearningCurve
 from lineage.training.intermediate import IntermediateCheckpoints
 from lineage.training.loop import TrainPlan, validate
 from lineage.training.objectives import compute_lm_metrics
-from lineage.training.optimizers import (
-    build_pretraining_optimizer,
-)
+from lineage.training.optimizers import build_pretraining_optimizer
 from lineage.training.samplers import iterate_batches
 from lineage.training.schedules import schedule_with_warmup
 from lineage.training.settings import BilmPretrainSettings, MaskReplacement, PretrainSettings
@@ -135,11 +133,7 @@ def pretrain(
         checkpoint, params.grid.text_shares, context.checkpoint_dir
     )
     return run_training(
-        training,
-        checkpoint,
-        context,
-        corpus_bytes=tokens.text_bytes,
-        intermediate=intermediate,
+        training, checkpoint, context, corpus_bytes=tokens.text_bytes, intermediate=intermediate
     )
 
 

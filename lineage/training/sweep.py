@@ -108,11 +108,7 @@ def count_trials(own: Recipe, sweep: Sweep) -> int:
 
 
 def _run_trial(
-    checkpoint: Checkpoint,
-    recipe: Recipe,
-    tokens_dir: Path,
-    params: Params,
-    context: TrainContext,
+    checkpoint: Checkpoint, recipe: Recipe, tokens_dir: Path, params: Params, context: TrainContext
 ) -> Trial:
     """Train with a recipe, and measure the loss on all held-out text."""
     path = context.checkpoint_dir / "trial.json"
@@ -139,10 +135,7 @@ def _run_trial(
             checkpoint, checkpoint.pretrain.phases[-1].settings, tokens, validation_tokens, seed=0
         )
         metrics = compute_held_out_metrics(
-            output.model,
-            family.objective,
-            phase.validation_sampler,
-            precision=params.precision,
+            output.model, family.objective, phase.validation_sampler, precision=params.precision
         )
         context.work.add(ALL_TEXT_VALIDATIONS, 1, 0.0)
         context.work.add("validation", validation_tokens.text_bytes, stopwatch.seconds)
