@@ -13,7 +13,7 @@ from pathlib import Path
 from flows.execute import StageContext, StageResult, log_path, run_without_dvc
 from flows.machine import start_stage_server
 from flows.plan import FIRST_STAGE, StageNode, read_graph
-from flows.scheduler import run_stages
+from flows.scheduler import ProgressCallback, run_stages
 from lineage.config.params import Params
 from lineage.errors import InputError
 from lineage.forecast.records import StageForecast, StudyForecast
@@ -66,7 +66,9 @@ def forecast_study(
         small_nodes = _with_upstream(needed, read_graph(root))
         runner.run_all(small_nodes, jobs, params, on_progress)
         stages = {
-            node.name: _read_stage(root, node)
+            node.name: RehearsedStage.read(
+                json.loads(_metadata_path(root, node).read_text()), _measure_outputs(root, node)
+            )
             for node in small_nodes
             if _metadata_path(root, node).is_file()
         }
@@ -154,7 +156,7 @@ class _Runner:
         )
 
 
-class _Progress:
+class _Progress(ProgressCallback):
     """Tells how many of the stages have ended."""
 
     def __init__(self, total: int, on_progress: Callable[[float, str], None]) -> None:
@@ -162,22 +164,10 @@ class _Progress:
         self._num_ended = 0
         self._on_progress = on_progress
 
-    def on_stage_begin(self, name: str) -> None:
-        """Do nothing."""
-
     def on_stage_end(self, result: StageResult) -> None:
         """Count a stage."""
         self._num_ended += 1
         self._on_progress(self._num_ended / self._total, result.name)
-
-    def on_interrupt(self) -> None:
-        """Do nothing."""
-
-
-def _read_stage(root: Path, node: StageNode) -> RehearsedStage:
-    """Return the cost of a stage, from its metadata and its outputs."""
-    metadata = json.loads(_metadata_path(root, node).read_text())
-    return RehearsedStage.read(metadata, _measure_outputs(root, node))
 
 
 def _read_own_cost(study: Path, node: StageNode) -> StageForecast:

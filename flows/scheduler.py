@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Protocol
 
 from flows.execute import EXIT_BAD_INPUT, EXIT_RESULTS_FAILED, StageResult
 from flows.plan import Reasons, StageNode, in_run_order
@@ -14,14 +13,17 @@ from flows.plan import Reasons, StageNode, in_run_order
 StageRunner = Callable[[StageNode], StageResult]
 
 
-class ProgressCallback(Protocol):
+class ProgressCallback:
     """Receives the end of every stage, the beginning of those that run, and an interruption."""
 
-    def on_stage_begin(self, name: str) -> None: ...
+    def on_stage_begin(self, name: str) -> None:
+        pass
 
-    def on_stage_end(self, result: StageResult) -> None: ...
+    def on_stage_end(self, result: StageResult) -> None:
+        pass
 
-    def on_interrupt(self) -> None: ...
+    def on_interrupt(self) -> None:
+        pass
 
 
 def run_stages(

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.execute import LAST_STAGE, StageResult, log_path
+from flows.scheduler import ProgressCallback
 from flows.study import is_running, run_lock_path
 from lineage.config.records import parse_record
 from lineage.errors import InputError
@@ -40,8 +41,8 @@ class RunRecord:
     messages: dict[str, str]  # by stage
 
 
-class ProgressDisplay:
-    """A `ProgressCallback` that shows stages on the console."""
+class ProgressDisplay(ProgressCallback):
+    """Shows stages on the console."""
 
     def __init__(self, root: Path, *, num_stages: int) -> None:
         self._root = root

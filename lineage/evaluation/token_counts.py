@@ -77,16 +77,14 @@ class CountedTokens:
             self._counts = None  # free it first: the counts of two texts may not fit into memory
             self._key = key
         if self._counts is None:
-            self._counts = self._count(tokenizer, tokens_dir)
+            ids_N, train_bytes = self._read(tokenizer, tokens_dir)
+            counts_V = np.bincount(ids_N, minlength=tokenizer.vocab_size) + 1
+            forward = _fit(ids_N, tokenizer)
+            self._counts = TokenCounts(forward, None, counts_V / counts_V.sum(), train_bytes)
         if both_sides and self._counts.backward is None:
             ids_N, _ = self._read(tokenizer, tokens_dir)
             self._counts = replace(self._counts, backward=_fit(ids_N[::-1], tokenizer))
         return self._counts
-
-    def _count(self, tokenizer: Tokenizer, tokens_dir: Path) -> TokenCounts:
-        ids_N, train_bytes = self._read(tokenizer, tokens_dir)
-        counts_V = np.bincount(ids_N, minlength=tokenizer.vocab_size) + 1
-        return TokenCounts(_fit(ids_N, tokenizer), None, counts_V / counts_V.sum(), train_bytes)
 
     def _read(self, tokenizer: Tokenizer, tokens_dir: Path) -> tuple[np.ndarray, int]:
         """Return the ids of the chosen documents, and their bytes."""

@@ -1,6 +1,7 @@
 """The prepared data of a study, and small samples of them for a rehearsal."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from lineage.artifacts import create_artifact, read_json, read_table, write_tabl
 from lineage.config.params import Params
 from lineage.data.corpus import count_text_bytes, locate_corpus
 from lineage.data.prepare_task import locate_task
+from lineage.data.prepared import PreparedData
 from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.language import byte_count
 from lineage.randomness import generator
@@ -25,41 +27,32 @@ MAX_FOLDS = 3  # fewer cannot be made of groups
 def copy_corpus(params: Params, root: Path, scratch: Path) -> Path:
     """Copy the corpus of these parameters, or read it again. Raises InputError."""
     name = params.budget.corpus
-    corpus = params.corpora[name]
     where = f"params.yaml: corpora.{name}"
-    prepared = locate_corpus(name, corpus, seed=params.seed, root=root, where=where)
-    artifact = Path("artifacts/corpora") / name
-    target = scratch / "corpora" / name
-    with create_artifact(target, "corpus", name=name) as draft:
-        if prepared.folder.is_dir():
-            shutil.copytree(prepared.folder, draft, dirs_exist_ok=True)
-        elif prepared.measures_path.is_file() and _is_corpus_of(artifact, prepared.measures_path):
-            _copy_artifact(artifact, draft)
-        else:
-            prepared.build(draft)
-    return target
+    corpus = locate_corpus(name, params.corpora[name], seed=params.seed, root=root, where=where)
+    return _copy(corpus, Path("corpora") / name, scratch, _is_corpus_of)
 
 
 def copy_task(name: str, params: Params, root: Path, scratch: Path) -> Path:
     """Copy the task of these parameters, or read it again. Raises InputError."""
-    task = params.tasks[name]
     where = f"params.yaml: tasks.{name}"
-    prepared = locate_task(name, task, seed=params.seed, root=root, where=where)
-    artifact = Path("artifacts/tasks") / name
-    target = scratch / "tasks" / name
-    with create_artifact(target, "task", name=name) as draft:
+    task = locate_task(name, params.tasks[name], seed=params.seed, root=root, where=where)
+    return _copy(task, Path("tasks") / name, scratch, _is_task_of)
+
+
+def _copy(
+    prepared: PreparedData, folder: Path, scratch: Path, is_same: Callable[[Path, Path], bool]
+) -> Path:
+    """Copy prepared data, or the artifact in which they are already; else build them."""
+    artifact = "artifacts" / folder
+    with create_artifact(scratch / folder, prepared.stage, name=prepared.name) as draft:
         if prepared.folder.is_dir():
             shutil.copytree(prepared.folder, draft, dirs_exist_ok=True)
-        elif prepared.measures_path.is_file() and _is_task_of(artifact, prepared.measures_path):
-            _copy_artifact(artifact, draft)
+        elif prepared.measures_path.is_file() and is_same(artifact, prepared.measures_path):
+            shutil.copytree(artifact, draft, dirs_exist_ok=True)
+            (draft / "manifest.json").unlink()
         else:
             prepared.build(draft)
-    return target
-
-
-def _copy_artifact(artifact: Path, draft: Path) -> None:
-    shutil.copytree(artifact, draft, dirs_exist_ok=True)
-    (draft / "manifest.json").unlink()
+    return scratch / folder
 
 
 def _is_corpus_of(artifact: Path, measures_path: Path) -> bool:

@@ -69,7 +69,9 @@ def prepare_rehearsal(params: Params, data_root: Path, root: Path) -> Rehearsal:
     data = _copy_data(params, data_root, root)
     stand_ins = _choose_stand_ins(params, data)
     small = _shrink(params, data, stand_ins)
-    _write_params(small, root)
+    tree: dict[str, Any] = resolved_values(small, shorten=True)
+    for path in (root / "params.yaml", root / RECORDED_PARAMS_FILE):
+        write_json(path, tree)  # which is YAML
     start_rehearsal(root, training_seconds=TRAINING_SECONDS)
     return Rehearsal(root, params, small, data, stand_ins)
 
@@ -176,9 +178,3 @@ def _shrink(params: Params, data: StudyData, stand_ins: dict[str, str]) -> Param
     )
     device = params.device if torch.cuda.is_available() else "cpu"
     return replace(params, grid=small_grid, budget=budget, sweep=one_trial, device=device)
-
-
-def _write_params(small: Params, root: Path) -> None:
-    tree: dict[str, Any] = resolved_values(small, shorten=True)
-    for path in (root / "params.yaml", root / RECORDED_PARAMS_FILE):
-        write_json(path, tree)  # which is YAML

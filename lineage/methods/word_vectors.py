@@ -25,7 +25,6 @@ from lineage.methods.base import Method
 from lineage.methods.encoder import EncoderUnderTest, EvalRun, Subject, Transfer, under_test
 from lineage.methods.encoding import EncodedItem, encode_items
 from lineage.methods.stored_features import extract_features
-from lineage.tokenizers.tokenizer import Tokenizer
 
 # A vector within this distance of the mean, relative to the mean's length, counts as the mean: a
 # layer that does not read the word itself gives all words the same vector.
@@ -73,7 +72,8 @@ def embed_words(encoder: EncoderUnderTest, words: Sequence[str]) -> tuple[np.nda
         raise EvaluationError(
             "the vectors of the task's words are not finite; lower the learning_rate"
         )
-    ignored_ids = _non_word_ids(tokenizer)
+    ids = [tokenizer.backend_tokenizer.token_to_id(token) for token in NON_WORD_TOKENS]
+    ignored_ids = [number for number in (tokenizer.unk_token_id, *ids) if number is not None]
     has_word_V = np.array(
         [model.handles_oov or not np.isin(ids, ignored_ids).all() for ids in _text_ids(items)]
     )
@@ -85,11 +85,6 @@ def _text_ids(items: Sequence[EncodedItem]) -> Iterator[np.ndarray]:
     for item in items:
         offsets = item.encoded.offsets
         yield item.encoded.ids[offsets[:, 1] > offsets[:, 0]]
-
-
-def _non_word_ids(tokenizer: Tokenizer) -> list[int]:
-    ids = [tokenizer.backend_tokenizer.token_to_id(token) for token in NON_WORD_TOKENS]
-    return [number for number in (tokenizer.unk_token_id, *ids) if number is not None]
 
 
 def cosines_by_layer(

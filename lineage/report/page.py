@@ -69,13 +69,11 @@ def build_sections(report: ReportData) -> list[Section]:
         elif section is not None:
             found.append(section)
         if name == LEARNING[-1] and learning:
-            found.append(_fold_learning(learning))
+            title = "What the models learned"
+            found.append(
+                Section(title, learning, anchor="learning", link="Learning", is_folded=True)
+            )
     return found
-
-
-def _fold_learning(parts: Sequence[Section]) -> Section:
-    title = "What the models learned"
-    return Section(title, parts, anchor="learning", link="Learning", is_folded=True)
 
 
 def render_report(report: ReportData) -> dict[str, str]:

@@ -119,7 +119,9 @@ def format_systems(systems: Sequence[KeptSystem]) -> str:
         score = "undefined" if record.validation_score is None else f"{record.validation_score:.4f}"
         decision = decisions.get(record.label_count)
         note = ""
-        if decision is not None and _is_used(system, decision, systems):
+        if decision is not None and record.name == _prefer_refitted(
+            systems, _system_of(decision), record.label_count
+        ):
             note = "  (recommended)"
             if not _is_above_chance(decision):
                 note = "  (highest score, but not shown to be above chance)"
@@ -179,12 +181,6 @@ def _prefer_refitted(systems: Sequence[KeptSystem], name: str, label_count: str)
     refitted = f"{name}{REFITTED_SUFFIX}"
     known = {(one.record.name, one.record.label_count) for one in systems}
     return refitted if (refitted, label_count) in known else name
-
-
-def _is_used(system: KeptSystem, decision: dict[str, Any], systems: Sequence[KeptSystem]) -> bool:
-    """Return whether a system is the one to use by a decision for its number of labels."""
-    record = system.record
-    return record.name == _prefer_refitted(systems, _system_of(decision), record.label_count)
 
 
 def check_files(kept: KeptSystem) -> None:

@@ -239,7 +239,9 @@ def sampled_softmax_nats(
     """
     x_ND, weight_VD, bias_V = softmax_inputs
     assert bias_V is not None
-    probabilities_V = _log_uniform_probabilities(torch.arange(len(weight_VD), device=x_ND.device))
+    ids_V = torch.arange(len(weight_VD), device=x_ND.device)
+    # p = log((id + 2) / (id + 1)) / log(V + 1): nearly Zipf's law, for ids by frequency.
+    probabilities_V = torch.log1p(1.0 / (ids_V + 1.0)) / math.log(len(ids_V) + 1)
     candidates_S, stop_time = sample_without_replacement(probabilities_V, num_samples)
     ids = torch.cat([targets_N, candidates_S])
     correction = torch.log(-torch.expm1(-probabilities_V[ids] * stop_time))
@@ -265,11 +267,6 @@ def sample_without_replacement(
     arrival_times_V = torch.rand_like(probabilities_V).log_().neg_() / probabilities_V
     first = arrival_times_V.topk(num_samples, largest=False, sorted=False)
     return first.indices, first.values.max()
-
-
-def _log_uniform_probabilities(ids: torch.Tensor) -> torch.Tensor:
-    """p = log((id + 2) / (id + 1)) / log(V + 1): nearly Zipf's law, for ids by frequency."""
-    return torch.log1p(1.0 / (ids + 1.0)) / math.log(len(ids) + 1)
 
 
 @dataclass(frozen=True)
