@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dvc.utils.serialize import dumps_yaml
 
@@ -19,7 +18,7 @@ STAGE_ENTRIES = re.compile(r"(?:  [\w@.-]+:\n(?:    .*\n)+)*")
 YAML_ANCHOR = re.compile(r"[:-] [&*]")  # names of nodes are valid in the whole file
 
 
-def write_lock_entry(root: Path, name: str, entry: Mapping[str, Any]) -> bool:
+def write_lock_entry(root: Path, name: str, entry: Mapping[str, object]) -> bool:
     """Replace or add a stage's entry; return False if the file is not as DVC writes it.
 
     Hold DVC's lock. A process that is killed leaves the old file or the new one.

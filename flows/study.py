@@ -116,7 +116,7 @@ def _read_stages(graph: Path) -> dict[str, Any]:
     return {name: _without_meta(definition) for name, definition in stages.items()}
 
 
-def _without_meta(definition: Any) -> Any:
+def _without_meta(definition: object) -> Any:
     if not isinstance(definition, dict):
         return definition
     return {key: value for key, value in definition.items() if key != "meta"}

@@ -23,7 +23,7 @@ MANIFEST_FILE = "manifest.json"
 
 
 @contextlib.contextmanager
-def create_artifact(folder: Path, kind: str, **facts: Any) -> Iterator[Path]:
+def create_artifact(folder: Path, kind: str, **facts: object) -> Iterator[Path]:
     """Yield a new folder to fill; it is moved to its place when the block ends without error.
 
     The manifest holds the digest of every file, and `facts`.
@@ -117,7 +117,7 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write sorted, indented JSON, completely or not at all.
 
     Raises ValueError for a number that is not finite, which not every JSON parser reads.

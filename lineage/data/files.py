@@ -504,7 +504,7 @@ def _parse_json(text: str, place: str) -> Any:
         raise InputError(f"{place}: not JSON ({error}); {JSON_FORMAT_HINT}") from error
 
 
-def _check_json_object(row: Any, place: str) -> dict[str, object]:
+def _check_json_object(row: object, place: str) -> dict[str, object]:
     if not isinstance(row, dict):
         raise InputError(f"{place}: {type(row).__name__}; {JSON_FORMAT_HINT}")
     return row

@@ -55,7 +55,7 @@ class PreparedData:
         write_json(self.measures_path, measures)
         return measures
 
-    def take(self, target: Path, recorded_fingerprint: Any, where: str) -> None:
+    def take(self, target: Path, recorded_fingerprint: object, where: str) -> None:
         """Move the prepared files to an artifact's folder; build them there if they are gone."""
         if self.fingerprint != recorded_fingerprint:
             raise InputError(
@@ -82,8 +82,8 @@ def locate_prepared(
     name: str,
     build: Callable[[Path], Measures],
     *,
-    fingerprint: Any,
-    parameters: Mapping[str, Any],
+    fingerprint: object,
+    parameters: Mapping[str, object],
     seed: int,
     kind_digest: str = "",
 ) -> PreparedData:

@@ -10,7 +10,7 @@ Shapes: B items, T positions.
 import dataclasses
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from lineage.config.records import check_fraction
 from lineage.families.modern_transformer import (
@@ -69,7 +69,7 @@ class MixedWindows(MaskedWindows):
 
 
 def mixed_lm_loss(
-    model: ModernTransformer, batch: Batch, recurrent_state: Any = None
+    model: ModernTransformer, batch: Batch, recurrent_state: object = None
 ) -> LossOutput:
     """Predict the next token of a causal batch, or the masked tokens of another."""
     is_causal = batch.lm_index == CAUSAL

@@ -116,7 +116,7 @@ def read_options(path: Path) -> tuple[ElmoConfig, int]:
     return config, char_cnn.max_characters_per_token
 
 
-def _parse_block(record_type: type[OptionsT], tree: Any, name: str, path: Path) -> OptionsT:
+def _parse_block(record_type: type[OptionsT], tree: object, name: str, path: Path) -> OptionsT:
     """Parse one block of options.json; keys that the record lacks are ignored."""
     if not isinstance(tree, dict) or not isinstance(tree.get(name), dict):
         raise InputError(
@@ -226,7 +226,9 @@ def _list_items(file: h5py.File) -> dict[str, Any]:
     return items
 
 
-def _check_item(item: Any, shape: tuple[int, ...] | None, where: str, options_path: Path) -> None:
+def _check_item(
+    item: object, shape: tuple[int, ...] | None, where: str, options_path: Path
+) -> None:
     if item is None:
         raise InputError(f"{where} is missing; {options_path} requires it")
     if shape is None:

@@ -96,7 +96,7 @@ class ModelType:
     output_projections: tuple[str, ...] = ()
     ignored_tensors: str = ""  # a pattern: heads of other tasks that only this type has
     # Keys for which only this value, or null, can be read; see REQUIRED_VALUES.
-    required_values: Mapping[str, Any] = field(default_factory=dict)
+    required_values: Mapping[str, object] = field(default_factory=dict)
 
 
 BERT_POOLER = "pooler.dense.weight"
@@ -420,7 +420,7 @@ class CheckpointSource:
             files.append({"name": path.relative_to(folder).as_posix(), "sha256": digest})
         return {"from": self.path_or_repo, "revision": self.revision, "files": files}
 
-    def verify_unchanged(self, root: Path, recorded_fingerprint: Mapping[str, Any]) -> Path:
+    def verify_unchanged(self, root: Path, recorded_fingerprint: Mapping[str, object]) -> Path:
         """Return the folder if it has its recorded fingerprint; else raise InputError."""
         folder = self.resolve_folder(root)
         if self.fingerprint(root) != recorded_fingerprint:

@@ -68,7 +68,7 @@ class Stage:
         """The stage's name as a file stem: evaluate-gpt-0-sense."""
         return self.name.replace("@", "-")
 
-    def prepare_resume_folder(self, inputs: Mapping[str, Any]) -> Path:
+    def prepare_resume_folder(self, inputs: Mapping[str, object]) -> Path:
         """Return the folder of this stage's resume state for exactly these inputs and this code.
 
         Resume state of other inputs or other code is deleted.

@@ -208,7 +208,7 @@ def _write_csv(
         rows.writerows(zip(*cells, strict=True))
 
 
-def _cell_to_text(value: Any) -> Any:
+def _cell_to_text(value: object) -> Any:
     """Write lists and mappings as JSON, and no formula; None becomes a blank cell."""
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False, default=str)
@@ -222,7 +222,7 @@ def _write_json(stream: IO[str], chunks: Iterator[TableColumns]) -> None:
             stream.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
 
 
-def _without_nan(value: Any) -> Any:
+def _without_nan(value: object) -> Any:
     """Return None for a number that is missing, since JSON has no NaN."""
     return None if isinstance(value, float) and math.isnan(value) else value
 

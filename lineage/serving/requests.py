@@ -76,7 +76,7 @@ def check_structure(body: bytes) -> None:
             raise InputError(f"{PLACE}: it is nested too deeply; send rows of texts")
 
 
-def _read_form(form: str, table: Any, names: Sequence[str]) -> TableColumns:
+def _read_form(form: str, table: object, names: Sequence[str]) -> TableColumns:
     if form == SPLIT:
         return _read_records(_split_to_records(table, names), names)
     if form != RECORDS and isinstance(table, dict):
@@ -89,7 +89,7 @@ def _read_form(form: str, table: Any, names: Sequence[str]) -> TableColumns:
     return _read_records(table, names)
 
 
-def _split_to_records(table: Any, names: Sequence[str]) -> list[dict[str, Any]]:
+def _split_to_records(table: object, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the rows of {"columns": [name, ...], "data": [[cell, ...], ...]} as objects."""
     columns = table.get("columns") if isinstance(table, dict) else None
     rows = table.get("data") if isinstance(table, dict) else None

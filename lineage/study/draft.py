@@ -399,12 +399,12 @@ def _round_down(number: float) -> int:
     return int(number // digits) * digits
 
 
-def _line(indent: int, key: str, value: Any, comment: str = "") -> str:
+def _line(indent: int, key: str, value: object, comment: str = "") -> str:
     line = f"{' ' * indent}{key}: {to_yaml(value)}"
     return f"{line} # {comment}" if comment else line
 
 
-def to_yaml(value: Any) -> str:
+def to_yaml(value: object) -> str:
     """Return a value as YAML on one line."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{to_yaml(key)}: {to_yaml(item)}' for key, item in value.items())}}}"

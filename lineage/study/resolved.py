@@ -49,7 +49,7 @@ def resolved_values(params: Params, *, shorten: bool = False) -> dict[str, Any]:
     return tree
 
 
-def _write_out(value: Any) -> Any:
+def _write_out(value: object) -> Any:
     """Return a record as a tree, without the keys that are null by default and in this record."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         tree = {}

@@ -80,7 +80,7 @@ def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
     return [list(items["question"]), list(items["context"])]
 
 
-def _parse_answers(value: Any, starts: list[Any] | None, row: _Row) -> list[_Answer]:
+def _parse_answers(value: object, starts: list[Any] | None, row: _Row) -> list[_Answer]:
     """Read the correct answers of a cell, which holds texts or SQuAD's mapping."""
     if isinstance(value, dict):
         if starts is not None or "text" not in value:
@@ -113,7 +113,7 @@ def _parse_answers(value: Any, starts: list[Any] | None, row: _Row) -> list[_Ans
     ]
 
 
-def _as_list(value: Any) -> list[Any]:
+def _as_list(value: object) -> list[Any]:
     """Return a list of the cell's values; empty where the cell is missing."""
     if isinstance(value, list | tuple | np.ndarray):
         return list(value)
@@ -121,7 +121,7 @@ def _as_list(value: Any) -> list[Any]:
     return [] if is_missing else [value]
 
 
-def _parse_start(value: Any, row: _Row) -> int:
+def _parse_start(value: object, row: _Row) -> int:
     try:
         number = parse_integer(value)
     except (TypeError, ValueError, OverflowError):

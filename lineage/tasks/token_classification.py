@@ -1,7 +1,6 @@
 """A sentence in words, and a tag for each word: named entities, phrases, parts of speech."""
 
 from itertools import compress
-from typing import Any
 
 import pandas as pd
 
@@ -135,7 +134,7 @@ def _check_lengths(tokens: Sequences, tags: Sequences, task: Task, where: str) -
         )
 
 
-def _split_characters(cell: Any, words: list[str], tags: list[str], task: Task) -> list[str]:
+def _split_characters(cell: object, words: list[str], tags: list[str], task: Task) -> list[str]:
     """Return the words of a cell; without spaces they may be one character for each tag."""
     if not isinstance(cell, str) or not is_spaceless(task.language) or len(words) == len(tags):
         return words

@@ -1,7 +1,5 @@
 """A word in its sentence, and the sense that it has there, which only the context can tell."""
 
-from typing import Any
-
 import pandas as pd
 
 from lineage.answers.label import LabelAnswer
@@ -31,7 +29,7 @@ def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
 
 
 def _cut_window(
-    value: Any, target: Any, row: int, task: Task, where: str
+    value: object, target: object, row: int, task: Task, where: str
 ) -> tuple[list[str], int, bool]:
     """Return max_words words around the target, its place among them, and whether there are more."""
     assert task.tokens is not None
