@@ -141,7 +141,9 @@ def locate_model(folder: Path, record: SystemRecord) -> Path:
     """Return the folder of a system's pretrained or adapted model: a copy in it, or the study's."""
     assert record.model_folder is not None
     copied = folder / MODEL_FOLDER
-    return copied if copied.is_dir() else Path(record.model_folder)
+    if copied.is_dir():
+        return copied
+    return Path(record.model_folder)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,9 @@ def extract_features(
         pooled = [pool_features(model, x_BTD, batch).float() for x_BTD in padded]
         stacked = torch.stack(pooled, 1).view(-1, num_encodings, num_layers, width)
         features[np.concatenate([rows[i] for i in indices])] = stacked.cpu().numpy()
-    return features if items[0].is_multiple_choice else features.sum(1)
+    if items[0].is_multiple_choice:
+        return features
+    return features.sum(1)
 
 
 def select_layers(features: np.ndarray, selected: Features, *, block: str) -> np.ndarray:

@@ -83,7 +83,9 @@ class Batch:
         return (self.targets_BT.flatten() != IGNORE_INDEX).nonzero().flatten()
 
     def has_no_padding(self) -> bool:
-        return bool(self.mask_BT.all()) if self.no_padding is None else self.no_padding
+        if self.no_padding is not None:
+            return self.no_padding
+        return bool(self.mask_BT.all())
 
 
 def gather_last(x_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
