@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from flows.processes import terminate_process_group
 from lineage.runtime import journal, recorder, sender, tracking
 from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
 from tests.helpers.checkout import ROOT
@@ -132,7 +133,8 @@ def mlflow_server(folder: Path, port: int) -> Iterator["subprocess.Popen[bytes]"
         wait_until(answers, seconds=90)
         yield server
     finally:
-        os.killpg(server.pid, signal.SIGKILL)
+        # Its children listen at the port too: another server can have it when all have ended.
+        terminate_process_group(server.pid, grace_seconds=0.0)
         server.wait()
 
 
