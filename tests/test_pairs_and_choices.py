@@ -249,7 +249,10 @@ def weights_of(head: torch.nn.Module) -> list[torch.nn.Parameter]:
 @pytest.mark.parametrize("case", ["pairs", "choices"])
 @pytest.mark.parametrize("name", NAMES)
 def test_fine_tuning_trains_both_heads_of_pairs_and_adds_their_scores(name: str, case: str) -> None:
-    """Only weights are checked: a bias that all choices share has no gradient."""
+    """Only weights are checked: a bias that all choices share has no gradient.
+
+    The scores of an item do not depend on the others of its batch.
+    """
     tokenizer = tiny.tokenizer(name)
     table = pair_table(7) if case == "pairs" else choice_table(7)
     labels = table["label"].to_numpy()
@@ -268,6 +271,9 @@ def test_fine_tuning_trains_both_heads_of_pairs_and_adds_their_scores(name: str,
     model.eval()
     with torch.no_grad():
         both = model(batch)
+        for row, item in enumerate(items):
+            alone = model(collate_items(tokenizer, [item]))[0]
+            torch.testing.assert_close(alone, both[row], atol=1e-6, rtol=1e-6)
         for parameter in model.pair_head.parameters():
             parameter.zero_()
         first = model(batch)
@@ -320,20 +326,6 @@ def test_only_pairs_have_a_second_head_and_they_are_read_without_windows_and_lab
     assert {case for (case, _), model in models.items() if model.pair_head is not None} == {"pair"}
     assert {case for (case, _), model in models.items() if model.bptt_window} == {"text", "word"}
     assert {case for (case, _), model in models.items() if model.linear_label_gain} == {"text"}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_scores_of_an_item_do_not_depend_on_the_batch(name: str) -> None:
-    tokenizer, table = tiny.tokenizer(name), choice_table(9)
-    items = tiny.encode(name, table)
-    model = new_finetuned(
-        tiny.model(name), tiny.label_answer(3, choices=True), FINETUNE, items[0]
-    ).eval()
-    batch_scores = model(collate_items(tokenizer, items))
-    for row, item in enumerate(items):
-        torch.testing.assert_close(
-            model(collate_items(tokenizer, [item]))[0], batch_scores[row], atol=1e-6, rtol=1e-6
-        )
 
 
 def test_tfidf_of_choices_picks_the_most_likely_one_at_any_position() -> None:

@@ -114,14 +114,6 @@ def test_an_edit_of_the_users_labels_reruns_the_stages_that_read_the_task(projec
     } == STAGES - TASK_STAGES - {"sources"}
 
 
-def test_the_flow_runs_only_sources_and_publish_in_a_finished_project(project: Path) -> None:
-    outcomes = stage_outcomes(run_command(project, "lineage", "run"))
-    assert {name for name, outcome in outcomes.items() if outcome == "ran"} == {
-        "sources",
-        "publish",
-    }
-
-
 def test_static_families_can_be_added_and_report_what_does_not_apply(project: Path) -> None:
     """Three families and a task without labels are added; finished stages do not run again."""
     names = ("word2vec", "fasttext", "glove")
