@@ -106,6 +106,16 @@ def without_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lineage.runtime.recorder.MAX_WAIT_SECONDS", 120.0)
 
 
+@pytest.fixture(scope="session")
+def empty_mlflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a database of MLflow without runs, to copy: creating one takes seconds."""
+    from mlflow import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
 @pytest.fixture
 def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Build every checkpoint with initial weights, as if they were trained ones."""

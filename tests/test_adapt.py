@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import save_file
 
 from lineage.artifacts import create_artifact, read_json, read_table, write_json, write_table
-from lineage.config.params import AdaptationBudget, Params
+from lineage.config.params import AdaptationBudget, Params, parse_params
+from lineage.config.resolve import merge_trees
 from lineage.networks.checkpoint import Checkpoint
 from lineage.study.models import load_model_config
 from lineage.study.stage_records import stage_records
@@ -434,6 +435,17 @@ def test_a_changed_budget_changes_the_records_of_the_stages_that_read_it(
     before, after = (stage_records(one, models) for one in (unlimited, other))
     of_gpt = {name for name in before if name.endswith("-gpt")}
     assert {name for name in of_gpt if before[name] != after[name]} == changed
+
+
+def test_the_learning_rate_of_adaptation_is_in_the_records_of_adaptation_alone() -> None:
+    rate = {"models": {"gpt": {"adapt": {"learning_rate": 0.0021}}}}
+    records = []
+    for changes in ({}, rate):
+        params = parse_params(merge_trees(tiny.demo_params(), changes))
+        models = {name: load_model_config(params, name) for name in params.grid.models}
+        records.append(stage_records(params, models))
+    before, after = records
+    assert {name for name in before if before[name] != after[name]} == {"adapt-gpt"}
 
 
 def test_the_tokenizer_of_the_target_alone_is_part_of_its_record() -> None:

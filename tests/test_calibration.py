@@ -58,7 +58,14 @@ def test_statements_about_trained_systems_hold(num_seeds: int, ability_spread: f
         assert outcome.set_size < 3.5, "most of six different systems are excluded"
 
 
-@pytest.mark.parametrize(("num_systems", "num_items"), [(8, 200), (20, 200), (8, 1000)])
+@pytest.mark.parametrize(
+    ("num_systems", "num_items"),
+    [
+        (8, 200),
+        pytest.param(20, 200, marks=pytest.mark.slow),
+        pytest.param(8, 1000, marks=pytest.mark.slow),
+    ],
+)
 def test_the_interval_of_the_highest_of_many_scores_holds(num_systems: int, num_items: int) -> None:
     assert 0.92 <= simulate_selection(num_systems, num_items, studies=STUDIES) <= 0.99
 

@@ -190,11 +190,13 @@ def prepare_study(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
         "architecture": {"num_layers": 2, "num_heads": 2},
         "pretrain": {"seq_len": 64},
         "tokenizer": {"vocab_size": 400},
+        "evaluate": {"finetune": user_project.SHORT_FINETUNING},
     }
+    static = {"tokenizer": {"vocab_size": 200}, "evaluate": small["evaluate"]}
     params = small_params(
         budget={"body_parameters": 40_000, "text_bytes": 20_000},
         tasks={"mood": {"max_words": 24}},
-        models={"gpt": small, "word2vec": {"tokenizer": {"vocab_size": 200}}},
+        models={"gpt": small, "word2vec": static},
         grid={
             "models": ["gpt", "word2vec"],
             "join_models": ["gpt"],

@@ -1,5 +1,6 @@
 """The MLflow store has one place per study, and a tracking failure never stops a stage."""
 
+import shutil
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -66,11 +67,15 @@ def run_statuses(folder: Path) -> list[str]:
     return [run.info.status for run in runs]
 
 
-def set_pipeline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> StageContext:
+@pytest.fixture
+def context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_mlflow_database: Path
+) -> StageContext:
     """Use a store in this folder for the pipeline p, and return the context of its stages."""
+    shutil.copy(empty_mlflow_database, tmp_path / "mlflow.db")
     environment = {
         "LINEAGE_PIPELINE_ID": "p",
-        "LINEAGE_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
+        "LINEAGE_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
     }
     for key, value in environment.items():
         monkeypatch.setenv(key, value)
@@ -79,10 +84,9 @@ def set_pipeline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> StageContext:
 
 @pytest.mark.parametrize("publish", ["blocked", "failed", "ran"])
 def test_the_parent_run_is_closed_when_a_stage_failed_and_nothing_is_published(
-    publish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    publish: str, context: StageContext, tmp_path: Path
 ) -> None:
     """A stage that succeeds after the failed one reopens the parent; publish does not close it."""
-    context = set_pipeline(tmp_path, monkeypatch)
     with (
         pytest.raises(ValueError, match="the moon"),
         recorder.track_stage("pretrain@gpt-0", parameters={}, tags={}),
@@ -103,9 +107,8 @@ def test_the_parent_run_is_closed_when_a_stage_failed_and_nothing_is_published(
 
 
 def test_a_stopped_pipeline_is_killed_in_mlflow_and_a_finished_one_stays_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: StageContext, tmp_path: Path
 ) -> None:
-    context = set_pipeline(tmp_path, monkeypatch)
     with recorder.track_stage("tokenizer@gpt", parameters={}, tags={}):
         pass
     _end_mlflow_run(context, None)
@@ -166,7 +169,10 @@ def test_a_moved_store_prints_where_artifacts_are_written(
 
 
 def test_two_stages_log_the_same_dataset_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    empty_mlflow_database: Path,
 ) -> None:
     """MLflow looks for a dataset and then adds it; two stages doing so at once would fail."""
     dataset = Dataset("corpus", "cd" * 32)
@@ -187,6 +193,7 @@ def test_two_stages_log_the_same_dataset_one_after_the_other(
 
     monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
+    shutil.copy(empty_mlflow_database, tmp_path)
     monkeypatch.setattr(MlflowClient, "log_inputs", slow_log_inputs)
     with ThreadPoolExecutor(2) as pool:
         assert [*pool.map(stage, ("pretrain@gpt-0", "pretrain@gpt-1"))] == [None, None]

@@ -75,8 +75,6 @@ def test_a_created_study_has_its_graph_and_needs_no_git(study: Path) -> None:
     assert open_study(study) == study
     assert find_study_version(study) == StudyVersion("none", ())
     assert "pretrain@gpt-0" in {node.name for node in read_graph(study)}
-    planned = run_command(study, "lineage", "plan")
-    assert "run   pretrain@gpt-0 never run" in planned
 
 
 def test_studies_can_share_a_cache(tmp_path: Path) -> None:
@@ -88,16 +86,15 @@ def test_studies_can_share_a_cache(tmp_path: Path) -> None:
 ASCII_ONLY = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-@pytest.mark.parametrize("locale", [{}, ASCII_ONLY])
-def test_a_path_may_have_any_letters_in_any_locale(locale: dict[str, str], tmp_path: Path) -> None:
-    run_command(
-        tmp_path, "lineage", "init", "stüdy", "--from", "smoke", "--cache", "c_äche", **locale
-    )
+def test_a_path_may_have_any_letters_in_any_locale(tmp_path: Path) -> None:
+    words = ("lineage", "init", "stüdy", "--from", "smoke", "--cache", "c_äche")
+    run_command(tmp_path, *words, **ASCII_ONLY)
     study = tmp_path / "stüdy"
     settings = (study / ".dvc" / "config.local").read_text(encoding="utf-8")
     assert str(tmp_path / "c_äche") in settings
     assert str(tmp_path / "c_äche") in run_command(study, "dvc", "cache", "dir")
-    assert "run   sources always runs" in run_command(study, "lineage", "plan", **locale)
+    planned = run_command(study, "lineage", "plan", **ASCII_ONLY)
+    assert "run   sources always runs" in planned and "never run" in planned
 
 
 def test_the_remote_of_workers_leaves_the_users_own_settings(tmp_path: Path) -> None:
@@ -338,11 +335,11 @@ def test_remotes_travel_with_their_settings_and_without_secrets(study: Path) -> 
         "session_token": "hidden",
         "credentialpath": "/home/me/keys",
     }
-    for name, value in settings.items():
-        command = ("remote", "add", "-d", "store", value)
-        if name != "url":
-            command = ("remote", "modify", "store", name, value)
-        run_command(study, "dvc", *command)
+    run_command(study, "dvc", "remote", "add", "-d", "store", settings["url"])
+    # As `dvc remote modify` writes them, below the url.
+    lines = [f"    {name} = {value}\n" for name, value in settings.items() if name != "url"]
+    with (study / ".dvc" / "config").open("a") as stream:
+        stream.writelines(lines)
     remote = read_default_remote(study)
     assert remote is not None and remote.name == "store"
     kept = ("url", "endpointurl", "region", "profile", "sse_kms_key_id")
@@ -358,8 +355,6 @@ def test_a_password_in_local_settings_that_dvc_wrote_stays_where_it_is(study: Pa
     run_command(study, "dvc", "remote", "add", "-d", "store", "ssh://me@host/lineage")
     run_command(study, "dvc", "remote", "modify", "--local", "store", "password", "hidden")
     set_cache_folder(study, study.parent / "shared-cache")  # writes into the same file
-    plan = run_command(study, "lineage", "plan")
-    assert "stages would run" in plan
     remote = read_default_remote(study)
     assert remote is not None and "password" not in remote.settings
     assert "hidden" in (study / ".dvc/config.local").read_text()

@@ -1,8 +1,11 @@
 """The search for recipes: its trials, what it chooses, and where the choice goes."""
 
 import dataclasses
+import functools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from lineage.analysis.records import Analysis
 from lineage.artifacts import read_json
 from lineage.config.params import parse_params, read_params
+from lineage.config.records import read_yaml
 from lineage.errors import InputError
 from lineage.report import page
 from lineage.report.section import ReportData
@@ -39,27 +43,55 @@ SWEEP: dict[str, Any] = {
     "weight_decay": [0.01, 0.5],
     "dropout": [0.0, 0.3],
 }
+ONE_VALUE = SWEEP | {"batch_size": [1.0], "weight_decay": [0.01], "dropout": [0.0]}
+
+
+def write_study(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Write a study, and return its params."""
+    tree = make_project(folder)
+    tree["grid"] |= {"adapt_models": [], "adapt_tasks": [], "sweep": ["gpt"]}
+    tree |= {"sweep": SWEEP} | changes
+    tree["budget"] |= {"text_bytes": 24_000, "body_parameters": 12_000}
+    tree["models"] = {"gpt": dict(tiny.SMALL_SETTINGS["gpt"])}
+    tree["tasks"]["mood"]["max_words"] = 9
+    write_params(folder, tree)
+    return tree
 
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Return a function that writes a study into the current folder, and returns its params."""
-
-    def write(**changes: Any) -> dict[str, Any]:
-        tree = make_project(tmp_path)
-        tree["grid"] |= {"adapt_models": [], "adapt_tasks": [], "sweep": ["gpt"]}
-        tree |= {"sweep": SWEEP} | changes
-        tree["budget"] |= {"text_bytes": 24_000, "body_parameters": 12_000}
-        tree["models"] = {"gpt": dict(tiny.SMALL_SETTINGS["gpt"])}
-        tree["tasks"]["mood"]["max_words"] = 9
-        write_params(tmp_path, tree)
-        return tree
-
     monkeypatch.chdir(tmp_path)
-    return write
+    return functools.partial(write_study, tmp_path)
 
 
 RunAll = Callable[..., None]
+
+
+class NoOutput:
+    """Stands for `capsys` in a fixture that several tests share: nobody reads what is printed."""
+
+    def readouterr(self) -> Any:
+        return SimpleNamespace(err="")
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a study that was searched, and pretrained with the chosen recipe."""
+    folder = tmp_path_factory.mktemp("searched")
+    write_study(folder)
+    commands = (*FIRST_STAGES, "recipe gpt", "pretrain gpt 0")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run_stages(folder, *commands, monkeypatch=monkeypatch, capsys=NoOutput())
+    return folder
+
+
+@pytest.fixture
+def searched_copy(searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a copy of this study."""
+    shutil.copytree(searched, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture
@@ -74,11 +106,8 @@ def run_all(
     return run
 
 
-def test_the_chosen_recipe_has_the_lowest_loss_and_is_pretrained_with(
-    study: Callable[..., Any], run_all: RunAll
-) -> None:
-    study()
-    run_all(*FIRST_STAGES, "recipe gpt", "pretrain gpt 0")
+@pytest.mark.usefixtures("searched_copy")
+def test_the_chosen_recipe_has_the_lowest_loss_and_is_pretrained_with() -> None:
     search = read_search(recipe_file("gpt"))
     losses = [trial.loss for trial in search.trials]
     assert None not in losses
@@ -104,11 +133,10 @@ def test_the_chosen_recipe_has_the_lowest_loss_and_is_pretrained_with(
     assert config["architecture"]["dropout"] == chosen.dropout
 
 
+@pytest.mark.usefixtures("searched_copy")
 def test_a_killed_search_goes_on_and_chooses_the_same(
-    study: Callable[..., Any], run_all: RunAll, monkeypatch: pytest.MonkeyPatch
+    run_all: RunAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study()
-    run_all(*FIRST_STAGES, "recipe gpt")
     undisturbed = recipe_file("gpt").read_bytes()
     recipe_file("gpt").unlink()
     trained: list[int] = []
@@ -130,7 +158,7 @@ def test_a_killed_search_goes_on_and_chooses_the_same(
 
 
 def test_a_trial_that_diverges_is_never_chosen(study: Callable[..., Any], run_all: RunAll) -> None:
-    study(sweep=SWEEP | {"learning_rate": [1e30, 1.0], "batch_size": [1.0]})
+    study(sweep=ONE_VALUE | {"learning_rate": [1e30, 1.0]})
     run_all(*FIRST_STAGES, "recipe gpt")
     search = read_search(recipe_file("gpt"))
     assert search.trials[0].loss is None and not search.trials[0].is_chosen
@@ -144,7 +172,7 @@ def test_a_search_without_any_finite_loss_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tree = study(sweep=SWEEP | {"learning_rate": [1.0], "batch_size": [1.0]})
+    tree = study(sweep=ONE_VALUE | {"learning_rate": [1.0]})
     tree["models"]["gpt"] |= {
         "pretrain": tree["models"]["gpt"]["pretrain"] | {"learning_rate": 1e30}
     }
@@ -155,13 +183,12 @@ def test_a_search_without_any_finite_loss_says_what_to_do(
     assert "models.gpt: no trial of the sweep has a finite loss; lower its learning_rate" in message
 
 
-def test_without_a_sweep_the_recipe_is_that_of_params_yaml(
-    study: Callable[..., Any], run_all: RunAll
-) -> None:
-    tree = study()
+@pytest.mark.usefixtures("searched_copy")
+def test_without_a_sweep_the_recipe_is_that_of_params_yaml(run_all: RunAll) -> None:
+    tree = read_yaml(Path("params.yaml"))
     tree["grid"]["sweep"] = []
     write_params(Path(), tree)
-    run_all(*FIRST_STAGES, "recipe gpt", "pretrain gpt 0")
+    run_all("sources", "recipe gpt", "pretrain gpt 0")
     assert read_search(recipe_file("gpt")) == RecipeSearch("gpt")
     config = read_json(Path("artifacts/pretrained/gpt/0/config.json"))
     assert config["pretrain"]["batch_size"] == 3
@@ -171,7 +198,8 @@ def test_trials_of_all_batch_sizes_are_measured_alike(
     study: Callable[..., Any], run_all: RunAll
 ) -> None:
     """Nothing is learned, so the losses are equal, whatever is masked in a batch of that size."""
-    tree = study(sweep=SWEEP | {"learning_rate": [1e-12], "batch_size": [1.0, 2.0, 4.0]})
+    sizes = {"learning_rate": [1e-12], "batch_size": [1.0, 2.0, 4.0]}
+    tree = study(sweep=ONE_VALUE | sizes)
     tree["models"] = {"gpt_bert": dict(tiny.SMALL_SETTINGS["gpt_bert"])}
     tree["grid"] |= {"models": ["gpt_bert"], "sweep": ["gpt_bert"]}
     write_params(Path(), tree)
@@ -183,11 +211,12 @@ def test_trials_of_all_batch_sizes_are_measured_alike(
     assert trials[0].metrics.keys() == {"masked_nats", "next_token_nats"}
 
 
+@pytest.mark.usefixtures("searched_copy")
 def test_another_pretraining_seed_has_trials_of_its_own(
-    study: Callable[..., Any], run_all: RunAll, monkeypatch: pytest.MonkeyPatch
+    run_all: RunAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree = study()
-    run_all(*FIRST_STAGES)
+    recipe_file("gpt").unlink()
+    tree = read_yaml(Path("params.yaml"))
     original = sweep.run_training
     trained: list[int] = []
 

@@ -353,6 +353,9 @@ def test_an_exported_system_has_the_last_checkpoint_alone(tmp_path: Path) -> Non
 
 PLANTED_LOSS = {"gpt": {0.25: 0.35, 0.5: 0.2}, "elmo": {0.25: 0.0, 0.5: 0.0}, "bert": {0.25: -0.6, 0.5: -0.6}}  # fmt: skip
 ASKING_GRID = dataclasses.replace(GRID, text_shares=(0.5, 0.25))
+SMALL_GRID = dataclasses.replace(
+    ASKING_GRID, models=("gpt", "elmo"), adapt_models=("gpt",), tasks=("sentiment",)
+)
 
 
 def change_answers(correct: np.ndarray, loss: float, rng: np.random.Generator) -> np.ndarray:
@@ -425,23 +428,24 @@ def test_planted_curves_are_found(analysis: Analysis, task: str) -> None:
 
 
 def test_nothing_else_of_the_analysis_sees_intermediate_checkpoints(tmp_path: Path) -> None:
-    folder = Study(tmp_path, items=40).write()
-    expected_table, expected = build_results(folder, GRID, ReportParams())
-    plant_intermediate(folder)
-    table, analysis = build_results(folder, ASKING_GRID, ReportParams())
+    folder = Study(tmp_path, SMALL_GRID, items=40).write()
+    without = dataclasses.replace(SMALL_GRID, text_shares=())
+    expected_table, expected = build_results(folder, without, ReportParams())
+    plant_intermediate(folder, SMALL_GRID)
+    table, analysis = build_results(folder, SMALL_GRID, ReportParams())
     pd.testing.assert_frame_equal(table, expected_table)
     assert analysis.text_curves and not expected.text_curves
-    assert dataclasses.replace(analysis, text_curves=(), grid=GRID) == expected
+    assert dataclasses.replace(analysis, text_curves=(), grid=without) == expected
 
 
 def test_a_share_at_which_a_repetition_failed_has_no_point(tmp_path: Path) -> None:
-    folder = Study(tmp_path, items=40).write()
-    plant_intermediate(folder)
+    folder = Study(tmp_path, SMALL_GRID, items=40).write()
+    plant_intermediate(folder, SMALL_GRID)
     path = folder / "predictions" / "evaluate-gpt-0-sentiment.parquet"
     table = artifacts.read_table(path)
     is_lost = (table["text_share"] == 0.5) & (table["finetune_seed"] == 2)
     artifacts.write_table(path, table[~is_lost])
-    analysis = analyze(folder, ASKING_GRID)
+    analysis = analyze(folder, SMALL_GRID)
     curve = curve_of(analysis, "gpt")
     assert curve.shares == (0.25, 1.0) and curve.last_gain.share == 0.25
     assert curve_of(analysis, "elmo").shares == (0.25, 0.5, 1.0)
@@ -449,8 +453,8 @@ def test_a_share_at_which_a_repetition_failed_has_no_point(tmp_path: Path) -> No
 
 def test_of_two_heads_the_one_that_validation_prefers_is_shown(tmp_path: Path) -> None:
     """The other head has a higher score on test, and higher ones on the way."""
-    folder = Study(tmp_path, items=40).write()
-    plant_intermediate(folder)
+    folder = Study(tmp_path, SMALL_GRID, items=40).write()
+    plant_intermediate(folder, SMALL_GRID)
     for table, column in (("rows", "value"), ("predictions", "correct")):
         path = folder / table / "evaluate-elmo-0-sentiment.parquet"
         own = artifacts.read_table(path)
@@ -458,7 +462,7 @@ def test_of_two_heads_the_one_that_validation_prefers_is_shown(tmp_path: Path) -
         other = own[is_frozen].assign(head="bilstm")
         values = (other["split"] == "test").astype(float)
         artifacts.write_table(path, pd.concat([own, other.assign(**{column: values})]))
-    analysis = analyze(folder, ASKING_GRID)
+    analysis = analyze(folder, SMALL_GRID)
     assert curve_of(analysis, "elmo").system.head == "linear"
     assert curve_of(analysis, "elmo").last_gain.gain == 0
 

@@ -351,7 +351,7 @@ def test_a_race_that_is_stopped_again_and_again_ends_as_it_does_at_once(
         """Every save is reported, and the beginning of each run."""
         nonlocal num_reports
         num_reports += 1
-        if num_reports % 7 == 0:
+        if num_reports % 11 == 0:
             raise KeyboardInterrupt
 
     def evaluate() -> EvaluationOutput | None:

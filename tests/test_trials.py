@@ -239,6 +239,8 @@ def test_the_random_init_baseline_gets_the_same_trials_as_the_pretrained_model(
     data: TaskData, tmp_path: Path, without_weights: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both use the same trials, steps, learning rates and labels, and have as many rows."""
+    rates = (Trial(learning_rate=1e-9), Trial(learning_rate=0.02, epochs=2), FINETUNE.trials[2])
+    short = tiny.eval_settings(PROBE, dataclasses.replace(FINETUNE, min_steps=None, trials=rates))
     calls: dict[str, list[Any]] = {"pretrained": [], "random": []}
 
     def record(starter: HeadStarter, method: HeadMethod) -> None:
@@ -247,7 +249,7 @@ def test_the_random_init_baseline_gets_the_same_trials_as_the_pretrained_model(
         calls[run.init].append((run.method, run.label_count, run.finetune_seed, method, train_rows))
 
     tiny.record_starts(monkeypatch, record)
-    context = tiny.eval_context("gpt", data, SETTINGS)
+    context = tiny.eval_context("gpt", data, short)
     rows: list[Any] = []
     for init in calls:
         (tmp_path / init).mkdir()

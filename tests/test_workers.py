@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flows.addresses import read_prefect_secret
 from tests.helpers.toy_project import (
     Project,
     free_port,
@@ -48,11 +50,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     assert not list((project.root / ".lineage" / "servers").glob("*.json"))
 
 
-def test_stages_run_on_workers_and_return_outputs_through_the_remote(site: Site) -> None:
-    project = site.project
-    set_models(project, value=1)
-    completed = project.run("run", "--workers")
+@pytest.fixture(scope="module")
+def completed(site: Site) -> "subprocess.CompletedProcess[str]":
+    """A run on workers that has ended well."""
+    set_models(site.project, value=1)
+    completed = site.project.run("run", "--workers")
     assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed
+
+
+def test_stages_run_on_workers_and_return_outputs_through_the_remote(
+    site: Site, completed: "subprocess.CompletedProcess[str]"
+) -> None:
+    project = site.project
     assert "THE TABLE" in completed.stdout
     trace_by_stage = {str(entry["stage"]): entry for entry in project.read_trace()}
     root = project.root.resolve()
@@ -84,6 +94,24 @@ def test_stages_run_on_workers_and_return_outputs_through_the_remote(site: Site)
     (study_run,) = [run for name, run in runs.items() if name.startswith("project, 20")]
     tasks = site.ask("task_runs/filter", {"flow_runs": {"id": {"any_": [study_run["id"]]}}})
     assert {"sources", "make@a", "train@a", "report", "publish"} <= {run["name"] for run in tasks}
+
+
+def test_the_secret_is_readable_by_its_user_only_and_lies_in_no_log(
+    site: Site, completed: "subprocess.CompletedProcess[str]"
+) -> None:
+    root = site.project.root
+    secret = read_prefect_secret(root)
+    path = root / ".lineage" / "prefect" / "secret"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text().strip() == secret
+    token = secret.partition(":")[2]
+    assert token not in completed.stdout + completed.stderr
+    found = [
+        str(file.relative_to(root))
+        for file in root.rglob("*")
+        if file.is_file() and token.encode() in file.read_bytes()
+    ]
+    assert found == [".lineage/prefect/secret"]
 
 
 @pytest.mark.slow
