@@ -31,12 +31,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # This import follows the settings, because numpy reads the number of threads when it is imported.
 from tests.helpers.checkout import RUN_STUDY, create_own_study, run_command  # noqa: E402
 
-# First the files that run single stages for minutes, then those that wait for processes while the
-# demo's own compute, then those that compute for long. Small files come last.
-FIRST = ("test_demo.py", "test_workers.py", "test_flows.py", "test_tracking.py", "test_stage_process.py", "test_training.py",
-         "test_readme.py", "test_hub_downloads.py", "test_sources.py", "test_benchmarks_gpu.py", "test_transfer.py", "test_families.py",
-         "test_synthetic.py", "test_build.py", "test_optional_settings.py", "test_pairs_and_choices.py", "test_tags_and_numbers.py", "test_word_tasks.py",
-         "test_windows.py", "test_bad_input.py")  # fmt: skip
+# The files that take longest, so that no process is left with one of them at the end: those that
+# wait for processes while the demo's own compute, then those that run single stages or train.
+FIRST = (
+    *("test_demo.py", "test_workers.py", "test_prefect_server.py", "test_sender.py"),
+    *("test_study.py", "test_flows.py", "test_refit.py", "test_forecast.py", "test_training.py"),
+    *("test_add_a_method.py", "test_text_curves.py", "test_sweep.py", "test_versions.py"),
+    *("test_continued_pretraining.py", "test_tracking.py", "test_mlflow_store.py"),
+    *("test_server.py", "test_bundle.py", "test_repository.py", "test_trials.py"),
+    *("test_trial_races.py", "test_target_leaks.py", "test_modern_transformer.py"),
+    *("test_pairs_and_choices.py", "test_statistics.py", "test_tasks.py", "test_bad_input.py"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

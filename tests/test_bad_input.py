@@ -18,11 +18,7 @@ from lineage.study.source_records import WATCHED_VERBS
 from lineage.training.devices import measure_bf16_speedup
 from tests.helpers import spoiled_files
 from tests.helpers.spoiled import CASES
-from tests.helpers.user_project import (
-    REPOSITORY,
-    make_project,
-    write_params,
-)
+from tests.helpers.user_project import REPOSITORY, make_project, write_params
 
 
 def make_spoiled_project(folder: Path, name: str) -> None:
@@ -159,7 +155,6 @@ PIPELINE_CASES = [
     "missing_grid_key",
     "model_without_block",
     "zero_budget",
-    "negative_budget",
     "artifacts_is_a_file",
     "lineage_folder_is_a_file",
 ]

@@ -102,10 +102,7 @@ def test_the_benchmark_prints_its_table_and_writes_it(tmp_path: Path) -> None:
     assert "two runs of one seed end in the same bytes: ulmfit" in printed
     assert any(line.startswith(f"not run: {only}, compiled: --no-compile") for line in printed)
     results = json.loads((tmp_path / "gpu.json").read_text())
-    assert [row["kind"] for row in results["rates"]] == [
-        "lineage",
-        "lineage, deterministic",
-    ]
+    assert [row["kind"] for row in results["rates"]] == ["lineage", "lineage, deterministic"]
     assert results["machine"]["tflops_768"] > 0
     assert min(row["tokens_per_second"] for row in results["rates"]) > 0
 

@@ -13,11 +13,7 @@ from lineage.config.resolve import merge_trees
 from lineage.errors import InputError
 from lineage.evaluation.result_rows import mean_values, result_rows
 from lineage.methods.base import build_predictions
-from lineage.methods.bilstm_probe import (
-    BilstmProbe,
-    BilstmProbeMethod,
-    predict_bilstm_probe,
-)
+from lineage.methods.bilstm_probe import BilstmProbe, BilstmProbeMethod, predict_bilstm_probe
 from lineage.methods.cached_features import CachedFeatures, FeatureBatch
 from lineage.methods.encoder import EvalRun
 from lineage.methods.encoding import answer_rows
@@ -155,10 +151,7 @@ def test_two_layer_probes_with_each_join_match_numpy(case: str, join: str) -> No
 def test_predictions_of_each_join_do_not_depend_on_the_batch(case: str, join: str) -> None:
     make_items, answer = CASES[case]
     table = make_items(12)
-    features = cache_joined_features(
-        tiny.encode("bert", table, symmetric=case == "pairs"),
-        "bert",
-    )
+    features = cache_joined_features(tiny.encode("bert", table, symmetric=case == "pairs"), "bert")
     if case == "tags":
         features = features.pool_words()
     probe = fit_bilstm_probe(

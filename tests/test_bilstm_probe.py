@@ -107,10 +107,9 @@ def test_every_kind_of_task_is_learned_and_scores_do_not_depend_on_the_batch(
     assert is_correct.mean() > 0.9
     short_settings = replace(tiny.BILSTM_PROBE, epochs=2)
     first, second = (
-        predict_bilstm_probe(
-            fit_bilstm_probe(features, labels, answer, short_settings),
-            features,
-        )[0]
+        predict_bilstm_probe(fit_bilstm_probe(features, labels, answer, short_settings), features)[
+            0
+        ]
         for _ in range(2)
     )
     assert np.array_equal(first, second)

@@ -260,8 +260,7 @@ def fail_stage(folder: Path, stage: str) -> None:
     )
     artifacts.write_table(folder / "rows" / f"{stage}.parquet", rows)
     artifacts.write_table(
-        folder / "predictions" / f"{stage}.parquet",
-        predictions[predictions["init"] == "random"],
+        folder / "predictions" / f"{stage}.parquet", predictions[predictions["init"] == "random"]
     )
 
 

@@ -6,12 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lineage.analysis.champion import (
-    ChampionDecision,
-    ChampionOutcome,
-    Contender,
-    decide_champion,
-)
+from lineage.analysis.champion import ChampionDecision, ChampionOutcome, Contender, decide_champion
 from lineage.randomness import generator
 from lineage.report.champions import describe_champion, list_changes
 

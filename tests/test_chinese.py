@@ -256,11 +256,7 @@ def test_the_examples_can_be_used_as_a_task_by_configuration(tmp_path: Path) -> 
     task = build_task(language="zh")
     assert task.info.counts == {"train": 49, "validation": 21, "test": 42}
     assert task.info.ceilings == {"static": pytest.approx(3 / 7)}
-    assert {*task.splits["test"]["group"]} == {
-        "苹果",
-        "打",
-        "银行",
-    }
+    assert {*task.splits["test"]["group"]} == {"苹果", "打", "银行"}
     assert "苹果, 公司" in task.info.labels
     with pytest.raises(
         InputError,

@@ -31,11 +31,7 @@ DOCUMENTS = [ROOT / "README.md", *PAGES]
 GENERATOR = DOCS / "reference" / "generate.py"
 TOP_FOLDERS = ("benchmarks", "docs", "flows", "lineage", "stages", "studies", "tests")
 # Named in a record of why they were removed.
-REMOVED_FILES = (
-    "tests/planted*.py",
-    "tests/test_planted_bugs.py",
-    "benchmarks/gpu_pretrain.py",
-)
+REMOVED_FILES = ("tests/planted*.py", "tests/test_planted_bugs.py", "benchmarks/gpu_pretrain.py")
 PLACEHOLDER = re.compile(r"[A-Z]{3}")  # NAME, KIND
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 

@@ -102,11 +102,7 @@ def test_a_process_that_starts_after_five_minutes_runs_its_stage(tmp_path: Path)
     with run_server(project) as port, run_toy_workers(project, port, tmp_path / "elsewhere"):
         api = f"http://127.0.0.1:{port}/api"
         ask_prefect(
-            project.root,
-            api,
-            "work_pools/cpu",
-            {"base_job_template": template},
-            method="PATCH",
+            project.root, api, "work_pools/cpu", {"base_job_template": template}, method="PATCH"
         )
         exit_status, printed = finish(project, "run", "--workers")
     assert exit_status == 0, printed

@@ -34,10 +34,7 @@ LINKED = "http://www.example.com/item/{}/index.html 很好的酒店\n"
             "這家酒店的房間很大，早餐也不錯，下次還會再來。\n".encode("gbk") * 9,
             "iconv -f GB18030 -t UTF-8",
         ),
-        (
-            "Grüße an alle. ".encode() * 3 + "Grüße".encode("latin-1"),
-            "iconv -f LATIN1 -t UTF-8",
-        ),
+        ("Grüße an alle. ".encode() * 3 + "Grüße".encode("latin-1"), "iconv -f LATIN1 -t UTF-8"),
         (FRENCH.encode("latin-1") * 9, "iconv -f LATIN1 -t UTF-8"),
         (b"What is the Se\xf1or's name ?\n" + b"What is it ?\n" * 90, "iconv -f LATIN1 -t UTF-8"),
         (CHINESE.encode() * 9 + b"\xff\n", "iconv -c -f UTF-8 -t UTF-8"),

@@ -37,9 +37,7 @@ def run_evaluation(
 
 @pytest.mark.usefixtures("without_weights")
 def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
-    task: TaskData,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train_rows: dict[Any, Any] = {}
 
@@ -60,10 +58,7 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
     )
     data = TaskData(dataclasses.replace(task.info, counts={}), task.splits)
     tiny.evaluate_baselines(
-        load_kind("text_classification"),
-        data,
-        finetune_seeds=[0, 1],
-        label_counts=[20],
+        load_kind("text_classification"), data, finetune_seeds=[0, 1], label_counts=[20]
     )
     expected = [
         nested_stratified_subset(task.splits["train"]["label"].to_numpy(), 20, seed=seed).tolist()
@@ -78,9 +73,7 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
 
 
 def test_the_answer_is_built_from_the_training_labels_and_rows_count_them(
-    task: TaskData,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer of a regression has its scale; there may be fewer labels than requested."""
     label_counts = []
@@ -134,9 +127,7 @@ def test_tfidf_uses_only_words_of_train_and_a_tiny_c_predicts_a_constant() -> No
 
 @pytest.mark.usefixtures("without_weights")
 def test_the_speed_of_a_frozen_system_includes_its_encoder(
-    task: TaskData,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [EvalRun("pretrained", "linear_probe", "all", seed) for seed in (0, 1)]
     store = FeatureExtractor.store
@@ -159,10 +150,7 @@ def test_the_speed_of_a_frozen_system_includes_its_encoder(
 @pytest.mark.usefixtures("without_weights")
 @pytest.mark.parametrize("file_name", ["predictions.parquet", "run.json", "manifest.json"])
 def test_a_damaged_finished_run_is_repeated(
-    task: TaskData,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    file_name: str,
+    task: TaskData, tmp_path: Path, capsys: pytest.CaptureFixture[str], file_name: str
 ) -> None:
     runs = [EvalRun("pretrained", "linear_probe", "all", seed) for seed in (0, 1)]
     expected = run_evaluation(task, runs, tmp_path)

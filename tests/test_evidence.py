@@ -11,12 +11,7 @@ from lineage.analysis.build import build_results, write_results_csv
 from lineage.config.data import Task
 from lineage.config.params import ReportParams
 from lineage.errors import InputError
-from lineage.report.evidence import (
-    ReportFacts,
-    rebuild_report,
-    write_evidence,
-    write_report,
-)
+from lineage.report.evidence import ReportFacts, rebuild_report, write_evidence, write_report
 from tests.helpers.evidence import PARAMS, TASKS, facts_of
 from tests.helpers.full_report import PROVENANCE
 from tests.helpers.study_rows import GRID, Study

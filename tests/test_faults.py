@@ -200,12 +200,7 @@ SHORTAGES = {
     "bytearray": ("", MEMORY_LIMIT, "bytearray(10**10)", MEMORY_SENTENCE),
     "numpy": ("import numpy", MEMORY_LIMIT, "numpy.ones(10**10)", MEMORY_SENTENCE),
     "torch": ("import torch", MEMORY_LIMIT, "torch.ones(10**10)", MEMORY_SENTENCE),
-    "pyarrow": (
-        "import pyarrow",
-        MEMORY_LIMIT,
-        "pyarrow.allocate_buffer(10**10)",
-        MEMORY_SENTENCE,
-    ),
+    "pyarrow": ("import pyarrow", MEMORY_LIMIT, "pyarrow.allocate_buffer(10**10)", MEMORY_SENTENCE),
     "a thread": (
         "import threading",
         "RLIMIT_AS, (10**6, 10**6)",

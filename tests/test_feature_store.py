@@ -283,8 +283,7 @@ def test_pooling_words_before_mixing_gives_what_pooling_after_it_gives(word_pool
     assert sum(item.num_uncovered_words for item in items) == 40
     answer = CASES["tags"][1]
     pieces = dataclasses.replace(
-        cache_features(tiny.model("bert"), tokenizer, items),
-        word_pooling=word_pooling,
+        cache_features(tiny.model("bert"), tokenizer, items), word_pooling=word_pooling
     )
     words = pieces.pool_words()
     probe = BilstmProbe(answer, tiny.BILSTM_PROBE, words, seed=1).eval()
@@ -324,10 +323,7 @@ def test_an_evaluation_with_features_in_files_gives_the_same_predictions(
     table = tagged_sentences(30).assign(id=[f"train-{i}" for i in range(30)], group="all")
     context = build_context(table, "token_classification")
     info = dataclasses.replace(
-        context.task.info,
-        labels=["a", "b"],
-        metric=["token_accuracy"],
-        probes=["linear", "bilstm"],
+        context.task.info, labels=["a", "b"], metric=["token_accuracy"], probes=["linear", "bilstm"]
     )
     splits = {"train": table, "validation": table[:10], "test": table[10:].reset_index(drop=True)}
     context = dataclasses.replace(context, task=TaskData(info, splits))

@@ -9,12 +9,7 @@ from typing import Any
 
 import pytest
 
-from flows.forecast import (
-    format_bytes,
-    format_seconds,
-    print_forecast,
-    simulate_run,
-)
+from flows.forecast import format_bytes, format_seconds, print_forecast, simulate_run
 from flows.package_data import package_file
 from flows.plan import StageNode
 from flows.rehearsal import forecast_study

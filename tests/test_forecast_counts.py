@@ -123,9 +123,7 @@ def test_the_announced_work_of_trainings_is_done(
 
 
 def test_the_announced_work_of_a_race_is_done(
-    task: TaskData,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The winner of each race takes all its steps, since the patience is never used up."""
     monkeypatch.setattr(early_stopping, "EARLY_STOPPING_SHARE", 1.0)

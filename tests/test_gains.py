@@ -12,17 +12,9 @@ from lineage import artifacts
 from lineage.analysis.convergence import ConvergenceControl
 from lineage.analysis.gains import summarize_gains
 from lineage.analysis.records import Analysis, Comparison, NgramComparison
-from lineage.analysis.settings import (
-    baseline_is_near_chance,
-    chance_level,
-    comparison_outcome,
-)
+from lineage.analysis.settings import baseline_is_near_chance, chance_level, comparison_outcome
 from lineage.methods.registry import name_use
-from lineage.report.formatting import (
-    format_comparison,
-    format_model,
-    format_verdict,
-)
+from lineage.report.formatting import format_comparison, format_model, format_verdict
 from lineage.report.section import Section, Table, as_row
 from lineage.report.sections.gains import build
 from lineage.report.sections.tasks import build_label_count_table
@@ -206,9 +198,7 @@ def test_a_comparison_has_no_outcome_if_both_systems_are_at_chance(
     assert differences[0].removesuffix(" °") in (f"{interval}: {words}", interval)
 
 
-def test_a_baseline_with_less_than_a_tenth_of_the_lead_is_near_chance(
-    analysis: Analysis,
-) -> None:
+def test_a_baseline_with_less_than_a_tenth_of_the_lead_is_near_chance(analysis: Analysis) -> None:
     better = pretraining_comparison(analysis, verdict="better")
     level = chance_level(analysis, better.setting)
     for lead, is_near in ((0.029, True), (0.031, False)):

@@ -246,8 +246,7 @@ def test_any_static_family_can_be_joined() -> None:
     for name in ("fasttext", "glove"):
         params = parse_params(
             merge_trees(
-                tiny.demo_params(),
-                merge_trees(overrides, {"grid": {"join_static_model": name}}),
+                tiny.demo_params(), merge_trees(overrides, {"grid": {"join_static_model": name}})
             ),
             "params.yaml",
         )

@@ -304,10 +304,7 @@ def test_tags_are_compared_as_written_and_types_of_spans_are_counted_by_sentence
 ) -> None:
     tags = [["B-PER", "O", "B-LOC", "I-LOC"] for _ in range(30)]
     tags[4] = ["B-per", "B-ORG", "I-ORG", "B-ORG"]
-    tables = {
-        "spans": tags,
-        "plain": [[tag.replace("-", "") for tag in row] for row in tags],
-    }
+    tables = {"spans": tags, "plain": [[tag.replace("-", "") for tag in row] for row in tags]}
     warnings = {}
     for name, rows in tables.items():
         words = [["Ann", "saw", "New", f"York{row}"] for row in range(30)]

@@ -14,11 +14,7 @@ from lineage.config.resolve import merge_trees
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.methods import linear_probe
-from lineage.methods.bilstm_probe import (
-    BilstmProbe,
-    BilstmProbeMethod,
-    bilstm_probe_objective,
-)
+from lineage.methods.bilstm_probe import BilstmProbe, BilstmProbeMethod, bilstm_probe_objective
 from lineage.methods.cached_features import CachedFeatures
 from lineage.methods.encoder import EncoderUnderTest
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe

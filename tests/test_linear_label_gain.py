@@ -19,11 +19,7 @@ from lineage.errors import InputError
 from lineage.methods.base import build_predictions
 from lineage.methods.encoder import EvalRun
 from lineage.methods.encoding import EncodedItem, collate_items
-from lineage.methods.finetuning import (
-    FinetunedModel,
-    FinetuneMethod,
-    finetuning_objective,
-)
+from lineage.methods.finetuning import FinetunedModel, FinetuneMethod, finetuning_objective
 from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding
 from tests.helpers import tiny
@@ -174,8 +170,7 @@ def test_tasks_with_pairs_choices_or_words_train_as_without_linear_gain(case: st
     batch = collate_items(tiny.tokenizer("sa_lstm"), items, labels)
     plain, gain = (
         finetuning_objective(
-            new_finetuned(tiny.model("sa_lstm"), CASES[case][1], settings, items[0]),
-            batch,
+            new_finetuned(tiny.model("sa_lstm"), CASES[case][1], settings, items[0]), batch
         )
         for settings in (PLAIN, GAIN)
     )

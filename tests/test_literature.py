@@ -162,8 +162,7 @@ def test_an_unknown_benchmark_is_refused_with_the_nearest_name(
         match=rf"params\.yaml: tasks\.sentiment\.benchmark: .*'{name}'; did you mean '{nearest}'\?",
     ):
         check_benchmark_name(
-            parse_params(tree, "params.yaml").tasks["sentiment"],
-            "params.yaml: tasks.sentiment",
+            parse_params(tree, "params.yaml").tasks["sentiment"], "params.yaml: tasks.sentiment"
         )
 
 

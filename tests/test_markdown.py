@@ -1,11 +1,7 @@
 """Sections -> Markdown."""
 
 from lineage.report.markdown import render_page
-from lineage.report.section import (
-    Figures,
-    Paragraph,
-    Section,
-)
+from lineage.report.section import Figures, Paragraph, Section
 
 
 def test_a_folded_part_has_no_heading_and_an_empty_section_is_left_out() -> None:

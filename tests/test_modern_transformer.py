@@ -155,8 +155,7 @@ def test_sequences_grow_masks_get_rarer_and_batches_keep_their_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "pretrain"),
-    [("bert_modern", {}), ("gpt_bert", {"objective": "causal_then_masked"})],
+    ("name", "pretrain"), [("bert_modern", {}), ("gpt_bert", {"objective": "causal_then_masked"})]
 )
 def test_parts_of_one_length_are_one_reading_of_the_text(
     name: str, pretrain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

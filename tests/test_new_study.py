@@ -537,8 +537,7 @@ def test_real_tasks_are_recognised(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "labels"),
-    [("sick", "'entailment', 'relatedness'"), ("conll2000", "'pos', 'chunk'")],
+    ("name", "labels"), [("sick", "'entailment', 'relatedness'"), ("conll2000", "'pos', 'chunk'")]
 )
 def test_real_tables_with_two_labels_are_refused(name: str, labels: str) -> None:
     data = data_folder()

@@ -27,10 +27,7 @@ from lineage.language import byte_count
 from lineage.report.section import Cell, Table, as_row
 from lineage.report.sections import ngrams
 from lineage.report.sections.answer import summarize_ngram_comparisons
-from lineage.report.sections.ngrams import (
-    describe_ngram_comparisons,
-    describe_weak_pairs,
-)
+from lineage.report.sections.ngrams import describe_ngram_comparisons, describe_weak_pairs
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny
 from tests.helpers.result_cells import compare_on
@@ -213,11 +210,7 @@ def test_held_out_text_decides_where_both_predict_it() -> None:
     old = replace(less, low=None, high=None)
     taglm = NgramComparison("taglm", None, None, (), ("blimp",))
     marked = {found.model: find_worse_columns(found) for found in (one, less, taglm)}
-    assert marked == {
-        "elmo": [],
-        "gpt": ["bits", "difference"],
-        "taglm": ["minimal pairs"],
-    }
+    assert marked == {"elmo": [], "gpt": ["bits", "difference"], "taglm": ["minimal pairs"]}
     assert find_worse_columns(old) == ["bits", "difference"]
 
 

@@ -28,10 +28,7 @@ from lineage.training.optimizers import (
 from lineage.training.settings import NonMonotonicTrigger
 from lineage.training.state import TrainState
 from tests.helpers import tiny
-from tests.helpers.trainings import (
-    build_averaged_run,
-    train_to_4000_bytes,
-)
+from tests.helpers.trainings import build_averaged_run, train_to_4000_bytes
 
 TRIGGER = NonMonotonicTrigger(checks=20, patience=5)
 

@@ -17,9 +17,7 @@ from lineage.errors import EvaluationError, InputError
 from lineage.methods import encoding
 from lineage.methods.encoder import EncoderUnderTest, EvalRun
 from lineage.methods.encoding import collate_items
-from lineage.methods.finetuning import (
-    finetuning_objective,
-)
+from lineage.methods.finetuning import finetuning_objective
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.stored_features import select_layers
 from lineage.networks.batch import masked_mean
@@ -210,7 +208,7 @@ def test_a_body_has_the_dropout_of_its_stage(name: str, dropout: Any) -> None:
         tiny.model_config("ulmfit", adapt={"body_dropout": {"hiden": 0.5}})
 
 
-@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.mark_slow(tiny.CELLS)])
+@pytest.mark.parametrize("name", tiny.mark_similar_slow(tiny.FAMILIES))
 def test_features_and_predictions_do_not_depend_on_batches_or_their_order(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,10 +20,7 @@ from lineage.errors import InputError
 from lineage.language import truncate_pair_lengths
 from lineage.methods import finetuning
 from lineage.methods.encoding import EncodedItem, collate_items
-from lineage.methods.finetuning import (
-    FinetuneMethod,
-    finetuning_objective,
-)
+from lineage.methods.finetuning import FinetuneMethod, finetuning_objective
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.pooling import combine_pair, pair_width, pool_pair
 from lineage.methods.registry import EvaluateSettings
@@ -159,7 +156,7 @@ def choice_table(count: int, seed: int = 5) -> pd.DataFrame:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", tiny.mark_similar_slow(NAMES))
 def test_swapped_texts_of_a_symmetric_task_get_the_same_probabilities(name: str) -> None:
     tokenizer = tiny.tokenizer(name)
     table = pair_table(24)
@@ -185,7 +182,7 @@ def test_swapped_texts_of_a_symmetric_task_get_the_same_probabilities(name: str)
     assert not np.allclose(*probe_scores[False], atol=1e-3), "otherwise the test shows nothing"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", tiny.mark_similar_slow(NAMES))
 def test_a_choice_is_learned_and_its_position_does_not_matter(name: str) -> None:
     tokenizer = tiny.tokenizer(name)
     table = choice_table(36)

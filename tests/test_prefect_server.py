@@ -14,12 +14,7 @@ from flows.addresses import read_prefect_secret, sign_in_url
 from lineage.errors import InputError
 from tests.helpers.browser import find_browser, show
 from tests.helpers.checkout import ROOT
-from tests.helpers.toy_project import (
-    Project,
-    basic_authentication,
-    free_port,
-    make_project,
-)
+from tests.helpers.toy_project import Project, basic_authentication, free_port, make_project
 
 FOREIGN = "evil.example"  # a name that a page has given to this machine
 
@@ -123,9 +118,7 @@ def test_a_server_that_does_not_let_the_user_in_is_named_in_one_sentence(
 ) -> None:
     project, port = server
     completed = project.run(
-        *command,
-        PREFECT_API_URL=f"http://127.0.0.1:{port}/api",
-        PREFECT_API_AUTH_STRING="me:mine",
+        *command, PREFECT_API_URL=f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING="me:mine"
     )
     assert completed.returncode == 2
     assert completed.stderr == (

@@ -14,11 +14,7 @@ from lineage.training.budget import TrainCounters
 from lineage.training.optimizers import build_pretraining_optimizer
 from lineage.training.train_run import TrainPhase
 from tests.helpers import tiny
-from tests.helpers.trainings import (
-    DEMO_PARAMS,
-    build_train_context,
-    record_run_training,
-)
+from tests.helpers.trainings import DEMO_PARAMS, build_train_context, record_run_training
 
 
 def test_pretraining_validates_on_other_text_and_each_seed_has_its_random_state(

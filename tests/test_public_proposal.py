@@ -112,10 +112,7 @@ def test_the_smallest_model_of_the_hubs_cache_is_proposed_outside_the_grid(home:
     other.mkdir(parents=True)
     (other / "config.json").write_text('{"model_type": "t5"}')
     tree, text, lines = draft()
-    assert tree["models"].pop("small_1_0") == {
-        "from": "some/Small-1.0",
-        "revision": OTHER_REVISION,
-    }
+    assert tree["models"].pop("small_1_0") == {"from": "some/Small-1.0", "revision": OTHER_REVISION}
     assert tree == before, "it is run only if the user adds it to the grid"
     (line,) = set(text.splitlines()) - set(text_before.splitlines())
     assert line.endswith("add it to grid.models and grid.adapt_models to compare it")

@@ -170,8 +170,7 @@ def test_a_word_without_tokens_is_unknown_to_a_public_model(tmp_path: Path) -> N
         {"test": pd.DataFrame({"words": [("to", "☃")]})},
     )
     encoder = EncoderUnderTest(
-        tiny.eval_context(loaded, data, tiny.model_config("gpt").evaluate),
-        "pretrained",
+        tiny.eval_context(loaded, data, tiny.model_config("gpt").evaluate), "pretrained"
     )
     vectors, known = embed_words(encoder, ["to", "☃", "☂"])
     assert known.tolist() == [True, False, False] and (vectors[1] == vectors[2]).all()

@@ -139,11 +139,7 @@ def test_public_checkpoints_go_through_every_stage(study: Path) -> None:
         (name, task) for name in PUBLIC for task in TASKS
     }
     assert set(public_rows["family"]) == {"public"}
-    assert set(public_rows["init"]) == {
-        "pretrained",
-        "random",
-        "adapted",
-    }
+    assert set(public_rows["init"]) == {"pretrained", "random", "adapted"}
     assert public_rows[public_rows["init"] != "random"]["text_bytes"].isna().all(), (
         "the amount of their pretraining text is unknown"
     )

@@ -253,10 +253,7 @@ def test_a_first_row_may_be_very_long(has_header, tmp_path):
     assert [
         len(text)
         for text, _ in read_rows(tmp_path, "csv", "text", "label", text_format=text_format)
-    ] == [
-        200_000,
-        3,
-    ]
+    ] == [200_000, 3]
 
 
 def test_files_of_one_table_may_have_other_columns_and_in_any_order(tmp_path):

@@ -174,7 +174,7 @@ def test_a_worse_challenger_does_not_become_the_champion(candidate: Candidate, s
     assert "The champion is still tfidf (version 1)" in read_version(2).description
 
 
-def test_a_better_challenger_becomes_the_champion_and_is_compared_with(
+def test_a_better_or_equal_and_cheaper_challenger_becomes_the_champion(
     candidate: Candidate, study: str
 ) -> None:
     client = MlflowClient()
@@ -184,19 +184,11 @@ def test_a_better_challenger_becomes_the_champion_and_is_compared_with(
     assert aliases() == {"champion": 2, "challenger": 3}
     assert read_version(2).tags["reason"] == "better"
     assert read_version(3).tags["compared_with"] == "2"
-
-
-def test_an_equal_challenger_becomes_the_champion_only_if_it_is_cheaper(
-    candidate: Candidate, study: str
-) -> None:
-    client = MlflowClient()
-    dearer = {"system_digest": "dearer", "cost_seconds": 100.0}
-    cheaper = {"system_digest": "cheaper", "cost_seconds": 1.0}
-    enter_candidate(client, candidate, study)
-    assert not enter_candidate(client, with_share(candidate, 0.8, **dearer), study).has_changed
-    assert enter_candidate(client, with_share(candidate, 0.8, **cheaper), study).has_changed
-    assert aliases() == {"champion": 3}
-    assert read_version(3).tags["reason"] == "equivalent and cheaper"
+    for name, seconds in (("dearer", 100.0), ("cheaper", 1.0)):
+        equal = with_share(candidate, 0.9, system_digest=name, cost_seconds=seconds)
+        assert enter_candidate(client, equal, study).has_changed == (name == "cheaper")
+    assert aliases() == {"champion": 5}
+    assert read_version(5).tags["reason"] == "equivalent and cheaper"
 
 
 def test_a_challenger_on_other_items_waits_with_the_reason(
@@ -273,9 +265,7 @@ def test_a_name_in_another_script_can_be_served(
 
 
 def test_publishing_goes_on_if_the_store_fails(
-    study: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    study: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     params = read_params(tiny.ROOT / "params.yaml")
 

@@ -76,10 +76,7 @@ def test_a_worker_without_git_or_shared_folders_gives_the_same_results(
             "OMP_NUM_THREADS": "1",
             **CREDENTIALS,
         }
-        with (
-            run_worker(python, "cpu", home, variables),
-            run_worker(python, "gpu", home, variables),
-        ):
+        with run_worker(python, "cpu", home, variables), run_worker(python, "gpu", home, variables):
             printed = run_command(study, "lineage", "run", "--workers", **CREDENTIALS)
         runs = ask_prefect(study, api, "flow_runs/filter")
     finally:

@@ -43,10 +43,7 @@ def test_the_order_of_the_input_rows_does_not_matter() -> None:
 def test_the_test_set_is_that_of_the_task_by_default() -> None:
     assert list(
         results.results_frame([build_row(), build_row(test_set="held_unlabelled")])["test_set"]
-    ) == [
-        "held_unlabelled",
-        "sense",
-    ]
+    ) == ["held_unlabelled", "sense"]
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,7 @@ import httpx
 import pytest
 
 from flows import processes, runner, workers
-from flows.execute import (
-    StageContext,
-    StageResult,
-    WorkersUnreachableError,
-)
+from flows.execute import StageContext, StageResult, WorkersUnreachableError
 from flows.plan import StageNode, init_dvc
 from flows.waiting import WaitReports
 

@@ -116,12 +116,6 @@ def test_missing_and_unknown_languages_are_refused() -> None:
     with pytest.raises(InputError, match="name both source_language and target_language"):
         check(source_language="en")
     block = params.models["gpt"]
-    with_translation = {
-        **block,
-        "evaluate": {
-            **block["evaluate"],
-            "translation": {},
-        },
-    }
+    with_translation = {**block, "evaluate": {**block["evaluate"], "translation": {}}}
     with pytest.raises(InputError, match="gpt has no decoder"):
         parse_model_config("gpt", with_translation, "models.gpt")

@@ -238,10 +238,6 @@ def name_other_columns_in_each_row() -> str:
     return json.dumps({"dataframe_records": rows})
 
 
-def list_columns(names: list[str]) -> str:
-    return json.dumps({"inputs": {"review": ["a"]} | {name: [1] for name in names}})
-
-
 # Within the limits of rows, characters and bytes.
 HOSTILE_REQUESTS: dict[str, Callable[[], str]] = {
     "columns of records": lambda: json.dumps(
@@ -250,8 +246,9 @@ HOSTILE_REQUESTS: dict[str, Callable[[], str]] = {
     "columns of a split": lambda: json.dumps(
         {"dataframe_split": {"columns": ["review", *NAMES], "data": [["a", *NAMES]]}}
     ),
-    "columns of inputs": lambda: list_columns(NAMES),
-    "one other column": lambda: list_columns(["id"]),
+    "columns of inputs": lambda: json.dumps(
+        {"inputs": {"review": ["a"]} | {name: [1] for name in NAMES}}
+    ),
     "other columns in each row": name_other_columns_in_each_row,
     "nested lists in other columns": nest_other_columns,
     "nested lists beside the rows": lambda: f'{{"inputs": ["a"], "params": {NESTED}}}',

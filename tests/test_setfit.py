@@ -199,7 +199,7 @@ def test_fine_tuning_on_pairs_is_that_of_plain_torch(task: TaskData) -> None:
     assert [point.is_kept for point in tuned.learning_curve] == [False] * 19 + [True]
 
 
-@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC])
+@pytest.mark.parametrize("name", tiny.mark_similar_slow([*tiny.TRAINED, *tiny.STATIC]))
 def test_every_family_draws_texts_of_one_label_together(name: str, task: TaskData) -> None:
     table = task.splits["train"][:24]
     labels_N = table["label"].to_numpy()
@@ -219,13 +219,7 @@ def test_every_family_draws_texts_of_one_label_together(name: str, task: TaskDat
 
     def tune() -> TunedEncoder:
         return tune_encoder(
-            tiny.model(name),
-            tokenizer,
-            items,
-            labels_N,
-            settings,
-            seed=0,
-            precision="fp32",
+            tiny.model(name), tokenizer, items, labels_N, settings, seed=0, precision="fp32"
         )
 
     tuned = tune()
@@ -237,8 +231,7 @@ def test_every_family_draws_texts_of_one_label_together(name: str, task: TaskDat
 
 @pytest.mark.parametrize("uses_mean_pooling", [False, True])
 def test_vectors_do_not_depend_on_the_batch_and_have_length_one(
-    uses_mean_pooling: bool,
-    task: TaskData,
+    uses_mean_pooling: bool, task: TaskData
 ) -> None:
     items = encoded("gpt", task.splits["test"])
     tokenizer = tiny.tokenizer("gpt")
@@ -258,9 +251,7 @@ def test_vectors_do_not_depend_on_the_batch_and_have_length_one(
 
 
 def test_setfit_learns_a_task_from_few_labels_and_writes_rows_of_its_own(
-    task: TaskData,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tuned = record_tuning(monkeypatch)
     output = run_setfit(setfit_context(task), tmp_path, counts=(20, "all"), seeds=(0, 1))
@@ -283,9 +274,7 @@ def test_setfit_learns_a_task_from_few_labels_and_writes_rows_of_its_own(
 
 
 def test_the_seed_draws_the_labels_and_the_pairs(
-    task: TaskData,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With all labels, two seeds differ in their pairs alone."""
     settings = dataclasses.replace(SETTINGS, trials=())
@@ -318,11 +307,7 @@ def save_public_encoder(folder: Path) -> None:
     ],
 )
 def test_a_kept_system_gives_the_reported_probabilities(
-    save: Callable[[Path], None],
-    pooling: Any,
-    features: str,
-    task: TaskData,
-    tmp_path: Path,
+    save: Callable[[Path], None], pooling: Any, features: str, task: TaskData, tmp_path: Path
 ) -> None:
     model_dir = tmp_path / "model"
     model_dir.mkdir()
@@ -355,8 +340,7 @@ def test_a_kept_system_gives_the_reported_probabilities(
 
 
 def test_labels_of_one_class_fail_with_a_reason_and_other_runs_continue(
-    task: TaskData,
-    tmp_path: Path,
+    task: TaskData, tmp_path: Path
 ) -> None:
     table = task.splits["train"].assign(label=1)
     data = TaskData(task.info, {**task.splits, "train": table})
@@ -442,9 +426,7 @@ def test_a_study_that_sets_l2_has_no_default_trials_of_it() -> None:
 
 
 def test_the_counted_steps_and_texts_are_those_of_an_evaluation(
-    task: TaskData,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """20 and 60 texts with 10 pairs each, 7 pairs a step; two learning rates with the first seed."""
     trials = (Trial(l2=0.1), Trial(l2=0.01), Trial(learning_rate=0.01))
@@ -512,11 +494,7 @@ class SetfitStudy(Study):
     """The study with SetFit of gpt, for the task whose items are single texts."""
 
     def cells(
-        self,
-        model: str,
-        pretrain_seed: int,
-        task: str,
-        init: str,
+        self, model: str, pretrain_seed: int, task: str, init: str
     ) -> Iterator[tuple[dict[str, Any], float]]:
         """Yield each cell, and after those of fine-tuning those of SetFit."""
         for cell, skill in super().cells(model, pretrain_seed, task, init):

@@ -16,11 +16,7 @@ from lineage.answers.span import MAX_ANSWER_WORDS, SpanAnswer, find_best_span
 from lineage.data.task_data import TaskData
 from lineage.language import word_spans
 from lineage.methods.bilstm_probe import predict_bilstm_probe
-from lineage.methods.encoding import (
-    answer_rows,
-    collate_items,
-    encode_question_context,
-)
+from lineage.methods.encoding import answer_rows, collate_items, encode_question_context
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
 from lineage.report.notes import format_notes
@@ -101,9 +97,7 @@ def test_every_family_learns_spans_frozen_and_finetuned_and_beats_the_baselines(
 
 def test_a_probe_is_at_chance_if_there_is_nothing_to_learn(tmp_path: Path) -> None:
     task = build_task(
-        tmp_path,
-        build_questions(90, learnable=False),
-        build_questions(60, seed=4, learnable=False),
+        tmp_path, build_questions(90, learnable=False), build_questions(60, seed=4, learnable=False)
     )
     tokenizer = tiny.tokenizer("word2vec")
     train = task.splits["train"]
@@ -288,10 +282,7 @@ def test_an_evaluation_has_all_runs_and_reports_truncated_contexts(tmp_path: Pat
     assert {(row.transfer, row.head, row.features) for row in rows} == {
         ("frozen", "linear", "scalar_mix"), ("frozen", "bilstm", "scalar_mix"), ("finetuned", "linear", "last")}  # fmt: skip
     assert {row.status for row in rows} == {"ok"}
-    assert {row.metric for row in rows} == {
-        "f1",
-        "exact_match",
-    }
+    assert {row.metric for row in rows} == {"f1", "exact_match"}
     lost = task.info.truncated_answers["test"]
     assert lost and all(format_notes(row.reason).endswith(f"{lost} of 12 questions have no answer within max_words, and are scored all the same")
                         and "tokens, and read in parts; " in format_notes(row.reason) for row in rows if row.split == "test")  # fmt: skip

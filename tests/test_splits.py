@@ -260,9 +260,7 @@ REMEDY = "train has too, word for word, so they are learned and then scored; rem
 
 @pytest.mark.parametrize("num_repeated", [1, 4])
 def test_a_test_file_with_many_texts_of_train_is_reported_before_a_run(
-    num_repeated: int,
-    tmp_path: Path,
-    run_stage: RunStage,
+    num_repeated: int, tmp_path: Path, run_stage: RunStage
 ) -> None:
     write_params(tmp_path, make_project(tmp_path))
     table = pd.concat([mood_reviews(num_repeated), mood_reviews(20 - num_repeated, 2000)])

@@ -204,8 +204,7 @@ def test_probes_and_fine_tuning_start_from_the_same_weights(name: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "finetune_block",
-    [{"rescale_embeddings": True}, {"trials": [{"rescale_embeddings": True}]}],
+    "finetune_block", [{"rescale_embeddings": True}, {"trials": [{"rescale_embeddings": True}]}]
 )
 def test_rescaling_is_no_longer_a_setting(finetune_block: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="unknown key 'rescale_embeddings'"):

@@ -40,8 +40,7 @@ def test_maps_merge_and_lists_and_values_replace() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    sorted(path.stem for path in (REPOSITORY / "studies").glob("*.yaml")),
+    "name", sorted(path.stem for path in (REPOSITORY / "studies").glob("*.yaml"))
 )
 def test_every_ready_made_study_is_valid_and_has_the_lists_that_dvc_reads(name: str) -> None:
     tree = read_study(name)
@@ -62,10 +61,7 @@ def test_the_printed_parameters_of_a_study_read_back(name: str, tmp_path: Path) 
 
 def test_an_entry_with_like_inherits_and_overrides_the_keys_of_another_entry() -> None:
     tree = {
-        "tasks": {
-            "a": {"files": {"train": "a.csv"}, "folds": 2},
-            "b": {"like": "a", "folds": 3},
-        },
+        "tasks": {"a": {"files": {"train": "a.csv"}, "folds": 2}, "b": {"like": "a", "folds": 3}},
         "models": {
             "gpt": {"tokenizer": {"vocab_size": 9}, "pretrain": {"seq_len": 8}},
             "big": {"like": "gpt", "pretrain": {"seq_len": 16}},

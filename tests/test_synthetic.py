@@ -294,11 +294,7 @@ def test_entities_are_a_name_and_an_ambiguous_noun_whose_sentence_reveals_its_ty
         assert len(type_counts) == 80 and len(set(type_counts.values())) == 1
     assert not names["train"] & (names["validation"] | names["test"])
     assert not cues["train"] & (cues["validation"] | cues["test"])
-    assert task.ceilings == {
-        "static": 0.75,
-        "left": pytest.approx(0.75 + 0.25 * 0.65),
-        "both": 1.0,
-    }
+    assert task.ceilings == {"static": 0.75, "left": pytest.approx(0.75 + 0.25 * 0.65), "both": 1.0}
 
 
 def test_earlier_sentences_do_not_reveal_the_sense() -> None:

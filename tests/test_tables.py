@@ -27,12 +27,7 @@ from tests.helpers.tasks import (
     format_lines,
     tagged_test_sentences,
 )
-from tests.helpers.user_project import (
-    RunStage,
-    make_project,
-    without_repeat_warnings,
-    write_params,
-)
+from tests.helpers.user_project import RunStage, make_project, without_repeat_warnings, write_params
 
 TREC = [
     ("DESC:manner", "How did serfdom develop : in Russia ?"),
@@ -319,15 +314,13 @@ def test_skipped_folders_and_files_are_reported(tmp_path: Path) -> None:
     elsewhere.rename(tmp_path / "train/.net")
     for pattern in ("train", "train/*/*.txt"):
         with pytest.raises(
-            InputError,
-            match=r"skips 12 files, such as train/\.net/0\.txt; rename hidden folders",
+            InputError, match=r"skips 12 files, such as train/\.net/0\.txt; rename hidden folders"
         ):
             build_folder_task(tmp_path, files | {"train": pattern})
     (tmp_path / "train/.net").rename(tmp_path / "train/net")
     (tmp_path / "train/net/0.txt").rename(tmp_path / "train/net/0")
     with pytest.raises(
-        InputError,
-        match=r"skips 1 files, such as train/net/0; .* or names do not end in \.txt",
+        InputError, match=r"skips 1 files, such as train/net/0; .* or names do not end in \.txt"
     ):
         build_folder_task(tmp_path, files)
 

@@ -475,8 +475,7 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
         label="tags",
     )
     (_, _), (two_word_rows, _) = tiny.evaluate_baselines(
-        load_kind("token_classification"),
-        TaskData(two_word_task.info, two_word_task.splits),
+        load_kind("token_classification"), TaskData(two_word_task.info, two_word_task.splits)
     )
     assert two_word_rows[0].model == "tfidf" and two_word_rows[0].value == 1, (
         "the two words share no character"

@@ -12,11 +12,7 @@ from lineage.analysis.records import (
     GroupScores,
     System,
 )
-from lineage.report.task_notes import (
-    describe_few_groups,
-    describe_rare_labels,
-    describe_task_data,
-)
+from lineage.report.task_notes import describe_few_groups, describe_rare_labels, describe_task_data
 from tests.helpers.study_rows import GPT, build_analysis
 
 

@@ -219,10 +219,7 @@ def test_a_published_run_has_its_data_sets_and_each_candidate_once(in_study: Pat
     for model in models:
         (metric,) = model.metrics
         assert (metric.key, metric.value) == ("test/accuracy", 0.5)
-        assert (metric.dataset_name, metric.dataset_digest) == (
-            dataset.name,
-            dataset.short_digest,
-        )
+        assert (metric.dataset_name, metric.dataset_digest) == (dataset.name, dataset.short_digest)
 
 
 def test_system_metrics_are_logged(in_study: Path, without_time_limit: None) -> None:

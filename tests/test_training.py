@@ -21,11 +21,7 @@ from lineage.networks.base import LossOutput
 from lineage.training import state as state_module
 from lineage.training.budget import TrainCounters
 from lineage.training.loop import StepOutput, TrainPlan, train, validate
-from lineage.training.optimizers import (
-    build_adamw,
-    build_param_groups,
-    set_learning_rates,
-)
+from lineage.training.optimizers import build_adamw, build_param_groups, set_learning_rates
 from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from tests.helpers import tiny

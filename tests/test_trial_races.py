@@ -19,10 +19,7 @@ from torch import nn
 from benchmarks.convergence import RESULTS, format_race_table, read_results
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
-from lineage.evaluation.evaluate import (
-    EvaluationOutput,
-    evaluate_runs,
-)
+from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs
 from lineage.methods.bilstm_probe import BilstmProbeMethod
 from lineage.methods.early_stopping import EarlyStopping, Validation
 from lineage.methods.finetuning import FinetuneMethod
@@ -339,10 +336,7 @@ def raced(task: TaskData, raced_dir: Path) -> EvaluationOutput:
 
 
 def test_a_race_that_is_stopped_again_and_again_ends_as_it_does_at_once(
-    task: TaskData,
-    raced: EvaluationOutput,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    task: TaskData, raced: EvaluationOutput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lineage.methods.early_stopping.MAX_SAVE_SHARE", math.inf)
     num_reports = 0
@@ -375,10 +369,7 @@ def test_a_race_that_is_stopped_again_and_again_ends_as_it_does_at_once(
 
 
 def test_the_chosen_head_is_the_one_that_its_trial_gives_alone(
-    task: TaskData,
-    raced: EvaluationOutput,
-    raced_dir: Path,
-    tmp_path: Path,
+    task: TaskData, raced: EvaluationOutput, raced_dir: Path, tmp_path: Path
 ) -> None:
     """The race gives up learning rates that are too low and too high after five points.
 

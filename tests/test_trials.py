@@ -115,9 +115,7 @@ def test_the_chosen_trial_predicts_as_if_it_were_the_only_one(
     data: TaskData, all_trials: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path
 ) -> None:
     _, alone = evaluate_tiny_gpt(
-        data,
-        tmp_path,
-        tiny.eval_settings(PROBE.with_trial(1), FINETUNE.with_trial(1)),
+        data, tmp_path, tiny.eval_settings(PROBE.with_trial(1), FINETUNE.with_trial(1))
     )
     _, with_trials = all_trials
     keys = ["transfer", "finetune_seed", "split", "id"]

@@ -161,11 +161,7 @@ def test_adaptation_reads_neither_test_nor_validation(tmp_path: Path) -> None:
         )
         for split in ("test", "validation"):
             (draft / f"{split}.parquet").write_bytes(b"nobody may read this")
-    texts, heldout_texts = split_target_texts(
-        tmp_path / "t",
-        DEMO_PARAMS,
-        max_bytes=10**6,
-    )
+    texts, heldout_texts = split_target_texts(tmp_path / "t", DEMO_PARAMS, max_bytes=10**6)
     new_words = find_new_words(texts, tiny.tokenizer("ulmfit"), max_words=99, min_frequency=2)
     assert len(new_words) == 18 and not {*new_words} & {text.split()[0] for text in heldout_texts}
 

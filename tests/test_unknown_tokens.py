@@ -36,12 +36,12 @@ def test_only_closed_vocabularies_have_unknown_tokens(name: str, share: float) -
     for folds in (None, 2):
         (row,) = unknown_token_rows(build_context(name, folds=folds), "pretrained")
         assert row.value == pytest.approx(share)
-        assert (
-            row.metric,
-            row.split,
-            row.test_set,
-            row.num_examples,
-        ) == (UNKNOWN_TOKEN_METRIC, "test", "small", 6)
+        assert (row.metric, row.split, row.test_set, row.num_examples) == (
+            UNKNOWN_TOKEN_METRIC,
+            "test",
+            "small",
+            6,
+        )
         assert (row.model, row.init, row.transfer, row.label_count) == (
             name,
             "pretrained",

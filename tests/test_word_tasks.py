@@ -81,9 +81,7 @@ def build_task(root: Path, kind: str, table: pd.DataFrame, **keys: Any) -> TaskI
 def build_context(name: str, items: TaskItems) -> EvalContext:
     """Return a context with an untrained tiny model."""
     return tiny.eval_context(
-        name,
-        TaskData(items.info, items.splits),
-        tiny.eval_settings(PROBE, FINETUNE),
+        name, TaskData(items.info, items.splits), tiny.eval_settings(PROBE, FINETUNE)
     )
 
 
@@ -187,7 +185,7 @@ def test_a_task_with_wrong_columns_or_too_few_items_is_refused(tmp_path: Path) -
         build_task(tmp_path, "word_analogy", make_analogies(2))
 
 
-@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.mark_slow(tiny.CELLS)])
+@pytest.mark.parametrize("name", tiny.mark_similar_slow(tiny.FAMILIES))
 def test_every_family_answers_both_kinds_whatever_the_order_of_items(
     name: str, tmp_path: Path
 ) -> None:

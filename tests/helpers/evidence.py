@@ -18,10 +18,7 @@ TASKS = {
 
 
 PARAMS = dataclasses.replace(
-    read_params(ROOT / "params.yaml"),
-    grid=GRID,
-    report=ReportParams(),
-    tasks=TASKS,
+    read_params(ROOT / "params.yaml"), grid=GRID, report=ReportParams(), tasks=TASKS
 )
 
 

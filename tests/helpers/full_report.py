@@ -51,12 +51,7 @@ from lineage.report.section import ReportData
 from lineage.results import Note, joined_system_name
 from tests.helpers.study_rows import GRID, Study
 
-FULL_GRID = replace(
-    GRID,
-    target_only_models=("gpt",),
-    join_models=("elmo",),
-    join_tasks=("sense",),
-)
+FULL_GRID = replace(GRID, target_only_models=("gpt",), join_models=("elmo",), join_tasks=("sense",))
 ELMO = System("elmo", "elmo", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
 GPT = replace(ELMO, model="gpt", family="gpt")
 JOINED = replace(ELMO, model=joined_system_name("elmo", "word2vec"), family="joined")

@@ -65,12 +65,7 @@ def _set_translation(folder, tree, **languages):
             "target": "review",
         }
     }
-    tree["grid"] |= {
-        "models": ["seq2seq"],
-        "tasks": ["mt"],
-        "adapt_models": [],
-        "adapt_tasks": [],
-    }
+    tree["grid"] |= {"models": ["seq2seq"], "tasks": ["mt"], "adapt_models": [], "adapt_tasks": []}
 
 
 def folds_on_validation(folder, tree):
@@ -128,10 +123,6 @@ CASES: dict[str, Case] = {
             "models.taglm.evaluate.bilstm_probe.features: taglm has one layer, so none is second to last ... "
             "scalar_mix or last"
         ),
-    ),
-    "second_to_last_of_static_vectors": change(
-        {"models.fasttext.evaluate.linear_probe.features": "second_to_last"},
-        "models.fasttext.evaluate.linear_probe.features: fasttext has one layer",
     ),
     "lstm_size_for_a_transformer": change(
         {"models.bert.architecture.lstm_hidden_size": 64},
@@ -204,10 +195,6 @@ CASES: dict[str, Case] = {
         {"evaluate.finetune.epochs": 5},
         "'evaluate' is a block of models ... defaults: {evaluate: ...}",
     ),
-    "misspelt_task_key": change(
-        {"tasks.mood.lable": "stars"},
-        "tasks.mood ... unknown key 'lable' ... did you mean 'label'?",
-    ),
     "mistyped_key": change(
         {"budget.text_bytes": "many"}, "budget.text_bytes ... expected a whole number, found 'many'"
     ),
@@ -221,7 +208,6 @@ CASES: dict[str, Case] = {
         "grid.models ... 'emlo' has no entry in models ... did you mean 'elmo'?",
     ),
     "zero_budget": change({"budget.text_bytes": 0}, "budget ... text_bytes is 0"),
-    "negative_budget": change({"budget.text_bytes": -1_000}, "budget ... text_bytes is -1000"),
     "branch_as_revision": change(
         {
             "corpora.general.sources": [

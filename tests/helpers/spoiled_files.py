@@ -70,11 +70,6 @@ def unknown_format(folder, tree):
     set_value(tree, "tasks.mood.files.train", "mood/train.xlsx")
 
 
-def broken_json(folder, tree):
-    (folder / "mood/train.jsonl").write_text('{"review": "a", "stars": 1}\n{"review": \n')
-    set_value(tree, "tasks.mood.files.train", "mood/train.jsonl")
-
-
 def ragged_csv(folder, tree):
     with (folder / "mood/train.csv").open("a") as stream:
         stream.write("a,1,2,3,4\n")
@@ -88,12 +83,6 @@ def missing_corpus_column(folder, tree):
 def blank_text(folder, tree):
     table = mood_reviews(60)
     table.loc[[16, *range(30, 40)], "review"] = "   "
-    table.to_csv(folder / "mood/train.csv", index=False)
-
-
-def missing_labels(folder, tree):
-    table = mood_reviews(60).astype(object)
-    table.loc[[4, 8, 59], "stars"] = None
     table.to_csv(folder / "mood/train.csv", index=False)
 
 
@@ -177,13 +166,6 @@ def single_adaptation_text(folder, tree):
     tree["tasks"]["mood"]["files"]["unlabelled"] = "mood/all.csv"
 
 
-def list_for_text(folder, tree):
-    table = mood_reviews(60)
-    table["review"] = [text.split() for text in table["review"]]
-    table.to_parquet(folder / "mood/train.parquet")
-    tree["tasks"]["mood"]["files"]["train"] = "mood/train.parquet"
-
-
 # `...` stands for some other words.
 MESSAGES = {
     empty_file: "corpora.general.sources[0].files ... texts/07.txt is empty",
@@ -199,15 +181,10 @@ MESSAGES = {
     truncated_gzip: "mood/train.csv.gz cannot be read",
     invalid_parquet: "mood/train.parquet cannot be read",
     unknown_format: ".xlsx ... .parquet, .jsonl, .json, .csv, .tsv, .txt",
-    broken_json: "mood/train.jsonl, line 2: not JSON",
     ragged_csv: "mood/train.csv, line 62: it has 5 cells",
     missing_corpus_column: "c.parquet has no column 'bodi' ... did you mean 'body'? Say text: COLUMN",
     blank_text: (
         "mood/train.csv: 11 rows (17, 31, 32, 33, 34, ...): column 'review': the text is blank ... "
-        "correct the data, or remove these rows"
-    ),
-    missing_labels: (
-        "mood/train.csv: 3 rows (5, 9, 60): column 'stars': the label is missing ... "
         "correct the data, or remove these rows"
     ),
     blank_corpus: "corpora.general ... 0 usable documents of 30 read (30 blank)",
@@ -218,7 +195,6 @@ MESSAGES = {
     blank_second_text: "mood/train.csv: 10 rows (51, 52, 53, 54, 55, ...): column 'other': the text is blank",
     long_pair: "models.gpt.pretrain.seq_len: 130 ... 128, plus 3 special tokens",
     single_adaptation_text: "tasks.mood ... 1 distinct texts ... adapt_tasks",
-    list_for_text: "mood/train.parquet: row 1: column 'review' holds a list, not text",
     chinese_reviews: "tasks.mood ... mostly Chinese or Japanese ... its language, en ... set language: zh",
     chinese_extra_test_set: "tasks.mood: far: its texts are mostly Chinese or Japanese",
     thai_corpus: (

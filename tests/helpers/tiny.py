@@ -119,6 +119,18 @@ def mark_slow(names: Iterable[str]) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
+# One model of each sort of network and objective. A head on another one works alike.
+REPRESENTATIVE = ("elmo", "ulmfit", "gpt", "bert", "sa_lstm", "word2vec")
+
+
+def mark_similar_slow(names: Iterable[str]) -> list[Any]:
+    """Return the names as test parameters; only the representative ones are not slow."""
+    return [
+        name if name in REPRESENTATIVE else pytest.param(name, marks=pytest.mark.slow)
+        for name in names
+    ]
+
+
 def dropout_config(name: str, share: float) -> dict[str, Any]:
     """Return the keys of `architecture` that set every dropout."""
     places = ("embedding", "input", "weight", "hidden", "output")

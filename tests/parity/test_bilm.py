@@ -220,10 +220,7 @@ def move_array_elsewhere(file: h5py.File, defect: str, data_path: Path) -> None:
     elif defect == "external":
         data_path.write_bytes(bytes(4 * shape[0]))
         file.create_dataset(
-            "CNN_proj/b_proj",
-            shape=shape,
-            dtype="f4",
-            external=[(str(data_path), 0, 4 * shape[0])],
+            "CNN_proj/b_proj", shape=shape, dtype="f4", external=[(str(data_path), 0, 4 * shape[0])]
         )
     elif defect == "virtual":
         layout = h5py.VirtualLayout(shape=shape, dtype="f4")

@@ -22,12 +22,7 @@ from lineage.answers.metrics import (
     normalize_answer,
     score_answers,
 )
-from lineage.answers.spans import (
-    SpanScore,
-    extract_spans,
-    score_spans,
-    token_accuracy,
-)
+from lineage.answers.spans import SpanScore, extract_spans, score_spans, token_accuracy
 from lineage.training.objectives import LossSums, compute_lm_metrics
 from tests.helpers.golden import golden_folder
 

@@ -16,10 +16,7 @@ from lineage.training.optimizers import (
     clip_gradients,
     set_learning_rates,
 )
-from lineage.training.schedules import (
-    schedule_with_warmup,
-    slanted_triangular_schedule,
-)
+from lineage.training.schedules import schedule_with_warmup, slanted_triangular_schedule
 from lineage.training.state import RngState, TrainState
 from tests.helpers.golden import golden_settings, golden_tensors
 from tests.helpers.tiny import OneBatchSampler
