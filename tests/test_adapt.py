@@ -260,14 +260,6 @@ def write_task(folder: Path, info: dict[str, Any], **tables: pd.DataFrame) -> Pa
     return folder
 
 
-def test_held_out_target_text_is_not_adapted_to(tmp_path: Path) -> None:
-    unlabelled = pd.DataFrame({"text": [f"text {i}" for i in range(50)]})
-    texts, held_out = split_target_texts(
-        write_task(tmp_path / "t", {}, unlabelled=unlabelled), DEMO_PARAMS, max_bytes=10**6
-    )
-    assert len(held_out) == 5 and len(texts) == 45 and not set(texts) & set(held_out)
-
-
 @pytest.mark.parametrize(("kind", "columns", "expected"), [
     ("text_classification", {"text": ["a b", "c"], "second": ["d", "a b"]}, {"a b", "c", "d"}),
     ("multiple_choice", {"text": ["a", "b"], "choices": [["c", "d"], ["e", "f"]]}, set("abcdef")),

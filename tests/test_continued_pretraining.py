@@ -37,7 +37,7 @@ from tests.helpers.study_rows import analyze
 from tests.helpers.trainings import DEMO_PARAMS
 from tests.helpers.user_project import make_project, run_stage, run_stages, write_params
 
-BUDGET_BYTES = 6_000
+BUDGET_BYTES = 12_000
 CONTINUED = family.ContinuedPretrainSettings(batch_size=4, seq_len=24, continue_on_corpus=True)
 
 

@@ -20,11 +20,7 @@ from lineage.answers.words import (
 from lineage.errors import EvaluationError
 from lineage.methods.word_vectors import cosines_by_layer
 from lineage.report.notes import format_note, format_notes
-from lineage.tasks.base import load_kind
 from tests.helpers.word_items import make_items, unit_vectors_by_hand
-
-SIMILARITY = load_kind("word_similarity")
-ANALOGY = load_kind("word_analogy")
 
 
 def test_a_pair_scores_the_cosine_of_the_mean_of_centred_layers() -> None:
