@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from lineage.data.task_data import TaskData
 from lineage.methods import finetuning, frozen_features
 from lineage.methods.encoder import EvalRun
-from lineage.methods.encoding import encode_word_in_context
+from lineage.methods.encoding import collate_items, encode_word_in_context
 from lineage.methods.finetuning import FinetuneMethod, unfreeze_layers
 from lineage.methods.saved import read_record
 from lineage.networks.weights import WEIGHTS_FILE
@@ -23,6 +23,31 @@ from lineage.training.optimizers import build_adamw, build_param_groups
 from tests.helpers import tiny
 from tests.helpers.first_word import FINETUNE, build_context
 from tests.helpers.fitting import finetune, predict_finetuned
+
+
+def test_batch_norm_uses_the_statistics_of_the_training_items(task: TaskData) -> None:
+    """A few steps on a hundred labels do not settle running statistics.
+
+    A random-init encoder, whose features hardly vary, would then be classified by noise.
+    """
+    tokenizer = tiny.tokenizer("ulmfit")
+    items = tiny.encode("ulmfit", task.splits["train"], max_length=20)
+    settings = FinetuneMethod(**{**vars(FINETUNE), "epochs": 1, "dropout": 0.0})
+    model = finetune(
+        tiny.model("ulmfit"),
+        tokenizer,
+        items,
+        task.splits["train"]["label"].to_numpy(),
+        tiny.label_answer(2),
+        settings,
+        seed=3,
+    )
+    actual = predict_finetuned(model, tokenizer, items)
+    model.train()
+    model.encoder.eval()
+    with torch.no_grad():
+        expected = torch.softmax(model(collate_items(tokenizer, items)).double(), -1).numpy()
+    np.testing.assert_allclose(actual, expected, atol=0.01)
 
 
 @pytest.mark.parametrize(
