@@ -39,20 +39,34 @@ def test_there_is_a_committed_report() -> None:
     assert REPORTS
 
 
-@pytest.mark.parametrize("report", REPORTS, ids=lambda path: path.name)
-def test_a_committed_report_is_made_again_from_its_evidence(report: Path, tmp_path: Path) -> None:
-    shutil.copytree(report / EVIDENCE_DIR, tmp_path / EVIDENCE_DIR)
-    page = rebuild_report(tmp_path)
+@pytest.fixture(scope="module", params=REPORTS, ids=lambda path: path.name)
+def report(request: pytest.FixtureRequest) -> Path:
+    """Return the folder of a committed report."""
+    folder: Path = request.param
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made_again(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the report that its evidence gives."""
+    folder = tmp_path_factory.mktemp(report.name)
+    shutil.copytree(report / EVIDENCE_DIR, folder / EVIDENCE_DIR)
+    rebuild_report(folder)
+    return folder
+
+
+def test_a_committed_report_is_made_again_from_its_evidence(report: Path, made_again: Path) -> None:
+    page = made_again / "comparison.html"
     assert page.stat().st_size <= MAX_PAGE_BYTES
     charts = LABEL_CHART.findall(page.read_text(encoding="utf-8"))
-    decisions = read_json(tmp_path / "decisions.json")
+    decisions = read_json(made_again / "decisions.json")
     for decision in (one for one in decisions if one["label_count"] != "none"):
         system = decision["use"]["standing"]["system"]
         name = f"{format_model(system['model'])} {format_use(System(**system))}".strip()
         assert any(name in chart for chart in charts), f"no label chart shows {name}"
-    assert read_decisions(tmp_path) == read_decisions(report)
-    made_again = (tmp_path / "comparison.md").read_text(encoding="utf-8")
-    assert made_again == (report / "comparison.md").read_text(encoding="utf-8"), (
+    assert read_decisions(made_again) == read_decisions(report)
+    text = (made_again / "comparison.md").read_text(encoding="utf-8")
+    assert text == (report / "comparison.md").read_text(encoding="utf-8"), (
         "the committed page is older than the code; run `lineage report` on its folder"
     )
 
@@ -114,42 +128,44 @@ def in_points(*values: float, signed: bool = False) -> str:
     )
 
 
-@pytest.mark.parametrize("folder", REPORTS, ids=lambda path: path.name)
-def test_scores_and_differences_of_the_first_table_follow_from_the_results(folder: Path) -> None:
+def test_scores_and_differences_of_the_first_table_follow_from_the_results(
+    made_again: Path,
+) -> None:
     """Scores are computed again from results.csv, without the code of the analysis."""
-    report = Report(folder)
+    made = Report(made_again)
     num_leads = 0
-    for decision in report.decisions:
-        row = report.find_row(decision)
+    for decision in made.decisions:
+        row = made.find_row(decision)
         standing = decision["use"]["standing"]
-        scores = report.seed_scores(decision, standing["system"])
+        scores = made.seed_scores(decision, standing["system"])
         low, high = 100 * standing["ci_low"], 100 * standing["ci_high"]
         assert f"**{in_points(scores.mean())}** % ({in_points(low, high)})" in row
-        validation = report.seed_scores(decision, standing["system"], "validation")
+        validation = made.seed_scores(decision, standing["system"], "validation")
         assert (f"validation {in_points(validation.mean())}" in row) == (len(validation) > 0)
-        lead = report.find_lead(decision)
+        lead = made.find_lead(decision)
         if lead is not None:
-            first, second = (report.seed_scores(decision, lead[key]) for key in ("first", "second"))
+            first, second = (made.seed_scores(decision, lead[key]) for key in ("first", "second"))
             ends = in_points(100 * lead["ci_low"], 100 * lead["ci_high"], signed=True)
             points = in_points(first.mean() - second.mean(), signed=True)
             assert f"**{points}** ({ends})" in row
             assert len(first) == len(second) or len(second) == 1
             num_leads += 1
-    assert num_leads > 0 and len(report.decisions) > 1
+    assert num_leads > 0 and len(made.decisions) > 1
 
 
-@pytest.mark.parametrize("folder", REPORTS, ids=lambda path: path.name)
-def test_label_counts_and_gains_of_the_first_table_follow_from_the_results(folder: Path) -> None:
+def test_label_counts_and_gains_of_the_first_table_follow_from_the_results(
+    made_again: Path,
+) -> None:
     """Scores are computed again from results.csv, without the code of the analysis."""
-    report = Report(folder)
-    for decision in report.decisions:
-        row = report.find_row(decision)
+    made = Report(made_again)
+    for decision in made.decisions:
+        row = made.find_row(decision)
         task = decision["task"]
-        own = report.results.query("task == @task and split == 'test' and status == 'ok'")
+        own = made.results.query("task == @task and split == 'test' and status == 'ok'")
         own = own[own["label_count"].fillna("none") == decision["label_count"]]
         assert own["train_examples"].max() == decision["train_examples"]
         if decision["tuning_labels"] and not own["fold"].notna().any():
-            validation = report.results.query("task == @task and split == 'validation'")
+            validation = made.results.query("task == @task and split == 'validation'")
             assert validation["num_examples"].max() == decision["tuning_labels"]
             assert f"+ {decision['tuning_labels']:,} for tuning" in row
         if decision["unused_labels"]:
@@ -158,10 +174,10 @@ def test_label_counts_and_gains_of_the_first_table_follow_from_the_results(folde
         if gain is not None and " it gained " in row:
             (fewer,) = (
                 one
-                for one in report.decisions
+                for one in made.decisions
                 if (one["task"], one["train_examples"]) == (task, gain["fewer"])
             )
-            scores = [report.seed_scores(one, gain["system"]).mean() for one in (fewer, decision)]
+            scores = [made.seed_scores(one, gain["system"]).mean() for one in (fewer, decision)]
             ends = in_points(100 * gain["low"], 100 * gain["high"], signed=True)
             points = in_points(scores[1] - scores[0])
             assert f"to {gain['most']:,} labels it gained {points} points ({ends})" in row
