@@ -660,7 +660,7 @@ def test_what_labels_brought_is_told_of_the_recommended_system_alone() -> None:
     decision = decide_one(cells, label_gains=(frozen, other_count))
     assert decision.label_gain is None
     assert (
-        "Run this system with a second number of labels to see what labels bring."
+        "Run ELMo (fine-tuned) with a second number of labels to see what labels bring."
         in read_decision(analyze_cells(cells), decision)["Next step"]
     )
     flat = decide_one(cells, label_gains=(frozen, gain_for(own, low=-0.01)))

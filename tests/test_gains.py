@@ -182,7 +182,7 @@ def test_a_comparison_has_no_outcome_if_both_systems_are_at_chance(
     comparison = pretraining_comparison(analysis, verdict=verdict)
     for init in ("pretrained", "random"):
         analysis = with_scores(analysis, init, above_chance=init in above)
-    expected = verdict if above else "both at chance"
+    expected = verdict if above else "neither shown above chance"
     assert comparison_outcome(analysis, comparison) == expected
     analysis = with_comparisons(analysis, [comparison])
     scores = next(one for one in list_task_scores(analysis, []) if one.task == comparison.task)

@@ -216,6 +216,7 @@ def _compare_family(family: Sequence[PairedScores]) -> list[Comparison]:
                 num_examples=estimate.num_items,
                 num_comparisons=max(len(tested), 1),
                 verdict=verdict,
+                num_folds=planned.first.num_folds,
                 pretrain_seed_differences=scores.pretrain_seed_differences(),
             )
         )

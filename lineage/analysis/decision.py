@@ -91,6 +91,8 @@ class Decision:
     available_labels: int = 0  # labelled items of the task, with those that its limit leaves out
     unused_labels: int = 0  # of these, the ones that the limit leaves out
     tuning_labels: int = 0  # labelled validation items, by which hyperparameters were chosen
+    # That of `under_budget` over TF-IDF: tests over seeds do not show it.
+    budget_lead_may_be_luck: bool = False
     counting_score: float | None = None  # of a 5-gram model, if nothing is shown to be better
 
     @property
@@ -168,6 +170,8 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
         available_labels=_count_available_labels(analysis, setting),
         unused_labels=_count_unused_labels(analysis, setting),
         tuning_labels=_count_tuning_labels(analysis, setting),
+        budget_lead_may_be_luck=under_budget is not None
+        and lacks_gain(analysis, setting, under_budget.standing.system),
         counting_score=counting_score,
     )
 
@@ -205,6 +209,16 @@ def _find_undecided_lead(analysis: Analysis, budget: Ranking, use: Choice) -> Co
                 is_excluded = one.verdict == "too few seeds" and not standing.may_be_best
                 return None if is_excluded else one
     return None
+
+
+def lacks_gain(analysis: Analysis, setting: Setting, system: System) -> bool:
+    """Return whether tests over seeds do not show a system to be better than TF-IDF."""
+    return any(
+        one.comparison_type == "tfidf"
+        and (one.setting, one.first) == (setting, system)
+        and one.verdict != "better"
+        for one in analysis.comparisons
+    )
 
 
 def _find_tfidf(choices: Sequence[Choice]) -> Choice:

@@ -47,7 +47,7 @@ ComparisonType = Literal[
     "outside",  # each model's best system, or TF-IDF, with a system that is not trained here
     "chance",  # a system with the chance level; it decides what is above chance
 ]
-Outcome = Verdict | Literal["both at chance", "not converged"]
+Outcome = Verdict | Literal["neither shown above chance", "not converged"]
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
@@ -160,6 +160,7 @@ class Comparison:
     num_examples: int
     num_comparisons: int  # that the verdict is corrected for
     verdict: Verdict
+    num_folds: int = 0  # of cross-validation, which each seed draws anew
     # Fewer than three are no statement about pretraining in general.
     pretrain_seed_differences: tuple[SeedDifference, ...] = ()
 

@@ -20,7 +20,7 @@ NEAR_CHANCE_SHARE = 0.1
 # How far its siblings must lead over chance for a run to have collapsed.
 MIN_SIBLING_LEAD = 0.1
 # Outcomes that say nothing about the models.
-SILENT_OUTCOMES = ("both at chance", "not converged")
+SILENT_OUTCOMES = ("neither shown above chance", "not converged")
 TUNED_TRANSFERS = ("finetuned", "setfit")  # those that change the encoder
 
 
@@ -52,7 +52,7 @@ def find_random_score(analysis: Analysis, system: System, setting: Setting) -> f
 def comparison_outcome(analysis: Analysis, comparison: Comparison) -> Outcome:
     """Return the verdict, unless it says nothing about the models.
 
-    It is "not converged" if fine-tuning did not on this task, and "both at chance" if neither
+    It is "not converged" if fine-tuning did not on this task, and "neither shown above chance" if neither
     system is above chance.
     """
     if comparison.first.transfer == "finetuned" and any(
@@ -67,7 +67,7 @@ def comparison_outcome(analysis: Analysis, comparison: Comparison) -> Outcome:
         for system in (comparison.first, comparison.second)
     ]
     if not any(score.above_chance for score in scores):
-        return "both at chance"
+        return "neither shown above chance"
     return comparison.verdict
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from lineage.analysis.decision import Choice, Decision, printed_gap
+from lineage.analysis.decision import Choice, Decision, lacks_gain, printed_gap
 from lineage.analysis.outside import find_outside_leads
 from lineage.analysis.records import Analysis, Comparison, Standing, System, group_by
 from lineage.analysis.statistics import MIN_SEEDS
@@ -28,7 +28,7 @@ FINDINGS = {
     "use a public model": "use the public model {model} for {tasks}",
     "undecided": "undecided for {tasks} ({model} or TF-IDF)",
     "nothing above chance": "nothing above chance for {tasks}",
-    "nothing above a 5-gram model": "no model beats counting 5-grams on {tasks}",
+    "nothing above a 5-gram model": "no model is shown to beat 5-grams on {tasks}",
 }
 
 
@@ -89,18 +89,6 @@ def describe_label_gain(decision: Decision) -> str:
     return f"{step} it gained {points}, so more may help"
 
 
-def lacks_gain(analysis: Analysis, decision: Decision, choice: Choice) -> bool:
-    """Return whether tests over seeds do not show a choice to be better than TF-IDF."""
-    return any(
-        one.comparison_type == "tfidf"
-        and one.task == decision.task
-        and one.label_count == decision.label_count
-        and one.first == choice.standing.system
-        and one.verdict != "better"
-        for one in analysis.comparisons
-    )
-
-
 def find_lead(analysis: Analysis, decision: Decision) -> Comparison | None:
     """Return the comparison of the system to use with TF-IDF, or of minimal pairs with 5-grams."""
     for one in analysis.comparisons:
@@ -116,16 +104,19 @@ def is_sure(analysis: Analysis, decision: Decision) -> bool:
     return (
         decision.certainty in ("clear", "cheapest")
         and decision.advice not in unsure
-        and not lacks_gain(analysis, decision, decision.use)
+        and not lacks_gain(analysis, decision.setting, decision.use.standing.system)
     )
 
 
 def describe_limits(analysis: Analysis, decision: Decision) -> list[str]:
     """Tell what tests do not show, where more labels are, and what is better from elsewhere."""
     limits = []
-    if decision.use.standing.above_chance and lacks_gain(analysis, decision, decision.use):
+    use = decision.use.standing
+    if use.above_chance and lacks_gain(analysis, decision.setting, use.system):
         limits.append("Its lead over TF-IDF may be luck.")
-    if decision.unused_labels:
+    gain = decision.label_gain
+    brings_nothing = gain is not None and gain.low < SMALLEST_GAIN
+    if decision.unused_labels and not brings_nothing:
         limits.append(
             f"{decision.unused_labels:,} more labelled items are available: raise the task's limit."
         )
@@ -170,15 +161,17 @@ def describe_decision(decision: Decision) -> str:
     if label_gain := describe_label_gain(decision):
         text += f"; {label_gain}"
     if public and decision.under_budget is not None:
-        return f"{text}. {_describe_under_budget(decision.under_budget, decision.metric)}"
+        return f"{text}. {_describe_under_budget(decision, decision.under_budget)}"
     return f"{text}."
 
 
-def _describe_under_budget(choice: Choice, metric: str) -> str:
+def _describe_under_budget(decision: Decision, choice: Choice) -> str:
     """Tell what to use where public models may not be used."""
     if not choice.standing.above_chance:
         return "Without public weights, nothing is shown to be above chance."
-    text = f"Without public weights, use {_describe_score(choice, metric)}"
+    text = f"Without public weights, use {_describe_score(choice, decision.metric)}"
+    if decision.budget_lead_may_be_luck:
+        text += ", whose lead over TF-IDF may be luck"
     if choice.cost.seconds is not None:
         text += f"; it takes {format_build_time(choice.cost, ' to build')}"
     return f"{text}."

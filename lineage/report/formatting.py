@@ -1,5 +1,6 @@
 """Numbers, metrics and systems as short texts, the same on the pages, in MLflow and on screen."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 from lineage.analysis.decision import SystemCost
@@ -140,12 +141,17 @@ def format_percent(value: float | None) -> str:
     """Format a share as a percentage with one digit, without a sign before a zero."""
     if value is None:
         return NO_VALUE
-    return f"{100 * value:z.1f}".replace("-", "−")
+    return f"{_as_percent(value):z.1f}".replace("-", "−")
+
+
+def _as_percent(value: float) -> float:
+    """Return a percentage, moved away from a half: sums in another order print the same digit."""
+    return 100 * value + math.copysign(1e-9, value)
 
 
 def format_difference(value: float) -> str:
     """Format a difference in points with its sign."""
-    text = f"{100 * value:+.1f}"
+    text = f"{_as_percent(value):+.1f}"
     if text in ("+0.0", "-0.0"):
         return "0.0"
     return text.replace("-", "−")
@@ -196,7 +202,9 @@ def note_these_labels(comparisons: Iterable[Comparison]) -> str:
 
 
 def _has_fixed_labels(comparison: Comparison) -> bool:
-    return comparison.label_count == "all" and comparison.verdict != "too few seeds"
+    draws_folds = comparison.num_folds > 1
+    is_verdict = comparison.verdict != "too few seeds"
+    return comparison.label_count == "all" and is_verdict and not draws_folds
 
 
 def format_si(value: float | None, unit: str = "") -> str:

@@ -29,7 +29,7 @@ def build(report: ReportData) -> Section | None:
         return None
     figures = Figures(panels, choose_layout(len(panels)), file="label-curves")
     reading = Paragraph(
-        "Read off the mean scores of each model's best system; the tests are below.",
+        "Read off the mean scores; the tests are below.",
         only="markdown",
     )
     has_sentences = any(panel.caption for panel in panels)
@@ -137,7 +137,7 @@ def describe_label_curves(curves: Sequence[LabelCurve], *, best: str) -> str:
     name = f"{format_model(best)}, {format_use(curve.system)},"
     crossing = find_overtaking(curve, tfidf)
     if crossing is None:
-        return f"TF-IDF scores higher than {name} with {tfidf.train_examples[-1]:,} labels."
+        return _describe_higher_tfidf(curve, own, tfidf)
     first = curve.train_examples[0]
     if crossing > first:
         return f"{name} passes TF-IDF at about {round_labels(crossing)} labels."
@@ -150,6 +150,19 @@ def describe_label_curves(curves: Sequence[LabelCurve], *, best: str) -> str:
     if needed <= first:
         return f"{name} is above TF-IDF at every number of labels."
     return f"{name} with {first:,} labels equals TF-IDF with about {round_labels(needed)} labels."
+
+
+def _describe_higher_tfidf(curve: LabelCurve, own: Sequence[LabelCurve], tfidf: LabelCurve) -> str:
+    """Tell that a curve ends below TF-IDF, and which other system of the model does not."""
+    labels = f"{tfidf.train_examples[-1]:,} labels"
+    name = format_model(curve.system.model)
+    use = format_use(curve.system)
+    for one in own:
+        is_last = one.train_examples[-1] == tfidf.train_examples[-1]
+        if is_last and one.scores[-1] > tfidf.scores[-1]:
+            better = format_use(one.system)
+            return f"{name}, {better}, with {labels} is above TF-IDF; {use} it is not."
+    return f"TF-IDF scores higher than {name}, {use}, with {labels}."
 
 
 def _describe_tfidf_lead(tfidf: LabelCurve, others: Sequence[LabelCurve]) -> str:

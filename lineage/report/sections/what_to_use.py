@@ -31,7 +31,6 @@ from lineage.report.decisions import (
     find_lead,
     format_interval,
     is_sure,
-    lacks_gain,
     name_labels,
     name_system,
     order_decisions,
@@ -77,7 +76,7 @@ NEXT_STEPS = {
     "pretrain on your text": "Use {model}",
 }
 NOTHING_TO_USE = ("nothing above chance", "nothing above a 5-gram model")
-NO_LABEL_GAIN = "Run this system with a second number of labels to see what labels bring"
+NO_LABEL_GAIN = "run {system} with a second number of labels to see what labels bring"
 
 
 def build(report: ReportData) -> Section | None:
@@ -195,7 +194,7 @@ def _next_step_cell(analysis: Analysis, decision: Decision, largest: Decision) -
     label_gain = describe_label_gain(decision)
     is_trained = decision.train_examples > 0
     if not label_gain and decision is largest and is_trained and decision.undecided_lead is None:
-        label_gain = NO_LABEL_GAIN
+        label_gain = NO_LABEL_GAIN.format(system=name_system(decision.use.standing.system))
     sentences = [f"{label_gain[0].upper()}{label_gain[1:]}."] if label_gain else []
     if decision.undecided_lead is not None:
         needed = describe_what_decides(decision.undecided_lead)
@@ -218,7 +217,7 @@ def describe_alternative(analysis: Analysis, decision: Decision) -> str:
         if own is None:
             return ""
         text = f"without public weights: {_name_with_cost(own)}"
-        if lacks_gain(analysis, decision, own):
+        if decision.budget_lead_may_be_luck:
             text += ", whose lead over TF-IDF may be luck"
         return text
     if decision.overall.standing.system == decision.use.standing.system:
@@ -249,7 +248,7 @@ def _list_as_good(decision: Decision) -> str:
     if decision.counting_score is not None:
         names.insert(0, f"a 5-gram model {format_percent(decision.counting_score)}")
     if not names:
-        return "none"
+        return "no other model"
     if len(names) > MAX_NAMES:
         return f"{len(names)} others, such as {names[0]}"
     return join_with_and(names)
@@ -370,6 +369,8 @@ def _draw_panel(analysis: Analysis, ranking: Ranking, width: int) -> str:
     for score in analysis.scores_of(ranking.setting):
         if score.system.model == "kneser_ney" and score.mean is not None:
             reference = _interval_row(analysis, score)  # on minimal pairs
+            is_behind = _is_shown_behind(analysis, ranking.best, score)
+            reference = replace(reference, is_filled=not is_behind)
             rows.append(reference)
         if score.system.family == OUTSIDE_FAMILY and score.mean is not None:
             rows.append(_interval_row(analysis, score))
@@ -380,6 +381,16 @@ def _draw_panel(analysis: Analysis, ranking: Ranking, width: int) -> str:
         reference=reference,
         chance=chance_level(analysis, ranking.setting),
         width=width,
+    )
+
+
+def _is_shown_behind(analysis: Analysis, best: Standing, score: SystemScore) -> bool:
+    """Return whether the best model is shown to be better than a 5-gram model."""
+    return any(
+        one.comparison_type == "kneser_ney"
+        and (one.setting, one.first) == (score.setting, best.system)
+        and one.verdict == "better"
+        for one in analysis.comparisons
     )
 
 
@@ -429,10 +440,12 @@ def _explain_decisions(report: ReportData) -> str:
         "highest score. Times below 10 s, or within a factor of 1.5, count as equal, and then the "
         f"higher score decides. {public}**As good**: systems that may be the best, or are within "
         f"{report.margin} points of it. These two statements hold together with "
-        f"{report.confidence} confidence in each row. The interval of a score allows for its being "
-        "picked among these; the tables of the tasks have intervals of each score alone. "
-        "**Cost**: time to pretrain, adapt and train once, the size of the weights, and the test "
-        "items that it answers in a second on the machine of this run. "
+        f"{report.confidence} confidence in each row. **Sure?** is yes if, of what was run, the "
+        f"system is shown to be at most {report.margin} points below the best, and better than "
+        "TF-IDF unless it is that. The interval of a score allows for its being picked among "
+        "these; the tables of the tasks have intervals of each score alone. **Cost**: time to "
+        "pretrain, adapt and train once, the size of the weights, and the test items that it "
+        "answers in a second on the machine of this run. "
         f"{describe_devices(report.costs)}"
     ).strip()
 
