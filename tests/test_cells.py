@@ -28,7 +28,7 @@ def test_results_hold_validation_values_for_choosing_and_test_values_as_scores()
             for transfer, split, value in values
         )
     )
-    results_by_key = cells._build_cells(rows, split="test", tasks={})
+    results_by_key = cells.build_cells(rows, split="test", tasks={})
     assert {
         cell.system.transfer: (cell.validation_values, cell.mean)
         for cell in results_by_key.values()

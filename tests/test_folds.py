@@ -387,7 +387,7 @@ def test_the_stages_run_a_task_in_folds_and_one_with_an_extra_test_set(
     tfidf_rows = rows[(rows["model"] == "tfidf") & (rows["label_count"] == "all")]
     folded_rows = tfidf_rows[tfidf_rows["task"] == "folded"]
     assert set(folded_rows["fold"]) == {0, 1, 2}
-    assert (folded_rows["num_examples"] == 20).all()
+    assert (folded_rows.query("split == 'test'")["num_examples"] == 20).all()
     assert set(tfidf_rows.loc[tfidf_rows["task"] == "mood", "test_set"]) == {"mood", "again"}
     stats = read_json(tmp_path / "artifacts/results/statistics/baselines-mood.json")
     num_duplicates = stats["extra_test_sets"]["again"]["duplicates_of_train"]

@@ -213,18 +213,22 @@ def test_baselines_give_a_row_per_subset_and_seed_plus_ceilings_and_ties(tmp_pat
         & rows["model"].isin(["majority", "tfidf"])
         & (rows["group"] == "all")
     ]
-    assert len(baseline_rows) == 2 * 2 * 2 * 2
+    # The majority is of the test split alone; TF-IDF is scored on validation too.
+    assert len(baseline_rows) == 2 * 2 * 2 * (1 + 2)
     for _, row in baseline_rows.iterrows():
         own_predictions = predictions[
             (predictions["model"] == row["model"])
             & (predictions["task"] == row["task"])
             & (predictions["label_count"] == row["label_count"])
             & (predictions["finetune_seed"] == row["finetune_seed"])
+            & (predictions["split"] == row["split"])
         ]
         assert own_predictions["correct"].mean() == pytest.approx(row["value"])
         assert len(own_predictions) == row["num_examples"]
     mood = baseline_rows[
-        (baseline_rows["task"] == "mood") & (baseline_rows["label_count"] == "20")
+        (baseline_rows["task"] == "mood")
+        & (baseline_rows["label_count"] == "20")
+        & (baseline_rows["split"] == "test")
     ].set_index(["model", "finetune_seed"])
     assert mood.loc[("majority", 0), "value"] == 0.5
     assert mood.loc[("tfidf", 0), "value"] == 1.0
