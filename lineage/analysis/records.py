@@ -319,7 +319,7 @@ class TextCurve:
 
 @dataclass(frozen=True)
 class LayerScore:
-    """What a linear probe scores on one layer, a mean over seeds."""
+    """The score of a linear probe on one layer, a mean over seeds."""
 
     layer: str  # its number from the bottom, or MIX_LAYER: the mix of all layers
     mean: float

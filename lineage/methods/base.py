@@ -32,7 +32,7 @@ from lineage.tasks.info import TaskInfo
 SWAP_CONSISTENCY = "swap_consistency"  # either order of two texts gives the same answer
 # Minimal pairs by the mean over tokens; the sum favors the sentence with fewer tokens.
 LENGTH_NORMALIZED_ACCURACY = "accuracy_per_piece"
-# Of the probe of a layer, see `lineage.methods.layer_probe`.
+# From `lineage.methods.layer_probe`.
 SELECTIVITY = "selectivity"
 MIX_WEIGHT = "mix_weight"
 MEAN_METRICS = (SWAP_CONSISTENCY, LENGTH_NORMALIZED_ACCURACY, SELECTIVITY, MIX_WEIGHT)

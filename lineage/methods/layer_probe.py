@@ -1,4 +1,4 @@
-"""What each layer of a model knows: a linear probe on each layer alone, and on their mix.
+"""A linear probe on each layer of a model alone, and on their mix: where is knowledge kept?
 
 As in Peters et al. 2018, section 5.3, Jawahar et al. 2019 and Tenney et al. 2019. A probe may also
 learn the task by itself, so on tags there is a control (Hewitt and Liang 2019): each word has a tag

@@ -85,7 +85,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class LayerNeighbours:
-    """What one layer of a model finds most like the query, nearest first."""
+    """The places or words that one layer finds most like the query, nearest first."""
 
     model: str
     layer: int
@@ -95,7 +95,7 @@ class LayerNeighbours:
 
 @dataclass(frozen=True)
 class Search:
-    """What is looked for, where, and what was found."""
+    """A word in its context, and the other places where it was found."""
 
     text: str
     word: str

@@ -1,4 +1,4 @@
-"""What each layer of a model knows, by linear probes on single layers."""
+"""Probes of single layers: where in a network form and meaning can be read."""
 
 from collections.abc import Iterator, Sequence
 
@@ -70,12 +70,15 @@ def build(report: ReportData) -> Section | None:
 
 def describe_models(analysis: Analysis) -> Iterator[str]:
     """Say of each pretrained model whether lower layers carry form and upper ones meaning."""
-    pretrained = [one for one in analysis.layer_curves if one.init == "pretrained"]
+    pretrained = [
+        one
+        for one in analysis.layer_curves
+        if one.init == "pretrained" and one.top_gain is not None
+    ]
     open_models = []
     for model, curves in group_by(pretrained, lambda one: one.model).items():
-        known = [one for one in curves if one.top_gain is not None]
-        lower = [one for one in known if _is_form(one) and _verdict(one) == "worse"]
-        upper = [one for one in known if not _is_form(one) and _verdict(one) == "better"]
+        lower = [one for one in curves if _is_form(one) and _verdict(one) == "worse"]
+        upper = [one for one in curves if not _is_form(one) and _verdict(one) == "better"]
         name = format_model(model)
         if lower and upper:
             yield (
@@ -83,10 +86,12 @@ def describe_models(analysis: Analysis) -> Iterator[str]:
                 f"over layer 1: {_list_gains([*lower, *upper])}."
             )
         elif lower:
-            yield f"In {name} form is read better from layer 1 than from the top: {_list_gains(lower)}."
+            gains = _list_gains(lower)
+            yield f"In {name} form is read better from layer 1 than from the top: {gains}."
         elif upper:
-            yield f"In {name} meaning is read better from the top than from layer 1: {_list_gains(upper)}."
-        elif known:
+            gains = _list_gains(upper)
+            yield f"In {name} meaning is read better from the top than from layer 1: {gains}."
+        else:
             open_models.append(name)
     if open_models:
         yield (
@@ -100,7 +105,9 @@ def _is_form(curve: LayerCurve) -> bool:
 
 
 def _verdict(curve: LayerCurve) -> str:
-    return curve.top_gain.verdict if curve.top_gain is not None else ""
+    if curve.top_gain is None:
+        return ""
+    return curve.top_gain.verdict
 
 
 def _list_gains(curves: Sequence[LayerCurve]) -> str:
@@ -136,30 +143,37 @@ def _draw(analysis: Analysis, curves: Sequence[LayerCurve]) -> str:
 
 
 def _build_table(task: str, curves: Sequence[LayerCurve]) -> Table:
+    """Return a line for each model and start of its weights, with the scores of its layers."""
     most = max(len(curve.layers) for curve in curves)
     columns: Columns = [
         "model",
         "top minus 1",
         *numbers("center", *map(str, range(most)), "mix"),
     ]
-    rows = []
-    for curve in curves:
-        name = format_model(curve.model)
-        if curve.init == "random":
-            name += ", random init"
-        gain = _format_gain(curve)
-        if curve.top_gain is not None:
-            gain += f": {curve.top_gain.verdict}"
-        center = NO_VALUE if curve.center is None else f"{curve.center:.1f}"
-        scores = [_score_cell(one) for one in curve.layers]
-        scores += [Cell(NO_VALUE)] * (most - len(scores))
-        mix = Cell(NO_VALUE) if curve.mix is None else _score_cell(curve.mix)
-        rows.append(Row([name, gain, center, *scores, mix]))
+    rows = [_layer_row(curve, most) for curve in curves]
     heading = f"{metric_heading(curves[0].metric)}, {curves[0].train_examples:,} labels"
     return Table(columns, rows, title=task, subtitle=heading)
 
 
-def _score_cell(score: LayerScore) -> Cell:
+def _layer_row(curve: LayerCurve, num_columns: int) -> Row:
+    name = format_model(curve.model)
+    if curve.init == "random":
+        name += ", random init"
+    gain = _format_gain(curve)
+    if curve.top_gain is not None:
+        gain += f": {curve.top_gain.verdict}"
+    center = NO_VALUE
+    if curve.center is not None:
+        center = f"{curve.center:.1f}"
+    scores = [_score_cell(one) for one in curve.layers]
+    missing = [Cell(NO_VALUE)] * (num_columns - len(scores))
+    return Row([name, gain, center, *scores, *missing, _score_cell(curve.mix)])
+
+
+def _score_cell(score: LayerScore | None) -> Cell:
+    """Format a score with its interval, and with its selectivity if there is one."""
+    if score is None:
+        return Cell(NO_VALUE)
     pieces = []
     if score.ci_low is not None and score.ci_high is not None:
         pieces += small(
