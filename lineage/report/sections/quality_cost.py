@@ -16,6 +16,7 @@ from lineage.analysis.records import Analysis, Ranking
 from lineage.report import charts
 from lineage.report.charts import CostPoint
 from lineage.report.costs import describe_devices
+from lineage.report.decisions import find_largest_decisions
 from lineage.report.figures import PanelSize, choose_layout, choose_panel_size
 from lineage.report.formatting import (
     format_build_time,
@@ -73,18 +74,24 @@ def build_cost_panels(
         if len(timed) > 1:
             drawn.append((ranking, timed))
     size = choose_panel_size(len(drawn))
+    largest = find_largest_decisions(decisions)
     found = []
     for ranking, timed in drawn:
-        sentence = describe_front(pareto_front(timed), margin=analysis.equivalence_margin)
+        decision = largest.get(ranking.task)
+        sentence = describe_front(
+            pareto_front(timed),
+            margin=analysis.equivalence_margin,
+            use=None if decision is None else decision.use,
+        )
         panel = _draw_cost_panel(analysis, ranking, timed, size)
         found.append(Figure(panel, sentence, ranking.task))
     return found
 
 
-def describe_front(front: Sequence[Choice], *, margin: float) -> str:
+def describe_front(front: Sequence[Choice], *, margin: float, use: Choice | None = None) -> str:
     """Tell what more time buys: `TF-IDF is the cheapest; ELMo takes 107 s for +19.8 points.`
 
-    Steps of less than `margin` are left out.
+    Steps of less than `margin` are left out. The system to `use` is named in any case.
     """
     last = front[0]
     steps = []
@@ -97,10 +104,22 @@ def describe_front(front: Sequence[Choice], *, margin: float) -> str:
             last = one
     cheapest = f"{format_model(front[0].standing.system.model)} is the cheapest"
     if len(front) == 1:
-        return f"{cheapest}, and no other scores higher."
-    if not steps:
-        return f"{cheapest}; no other scores {100 * margin:g} points more."
-    return f"{cheapest}; {join_with_and(steps)}."
+        text = f"{cheapest}, and no other scores higher."
+    elif not steps:
+        text = f"{cheapest}; no other scores {100 * margin:g} points more."
+    else:
+        text = f"{cheapest}; {join_with_and(steps)}."
+    if use is not None and use.standing.system != last.standing.system:
+        text += _describe_use(use, last)
+    return text
+
+
+def _describe_use(use: Choice, last: Choice) -> str:
+    """Name the system to use, and how far it is above the last one that was named."""
+    name = format_model(use.standing.system.model)
+    other = format_model(last.standing.system.model)
+    points = format_difference(printed_gap(use.standing.mean, last.standing.mean))
+    return f" {name}, the one to use, takes {format_build_time(use.cost)}: {points} points against {other}."
 
 
 def _draw_cost_panel(
