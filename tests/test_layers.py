@@ -22,7 +22,12 @@ NUM_ITEMS = 400
 
 
 def add_layers(
-    folder: Path, metric: str, right: dict[str, float], *, init: str = "pretrained"
+    folder: Path,
+    metric: str,
+    right: dict[str, float],
+    *,
+    init: str = "pretrained",
+    num_seeds: int = 3,
 ) -> None:
     """Add the results of a probe of each layer to those of gpt; `right` is its share of items."""
     stage = "evaluate-gpt-0-sentiment"
@@ -31,7 +36,7 @@ def add_layers(
     added: list[ResultRow] = []
     answers = []
     rng = np.random.default_rng(7)
-    for seed in (0, 1, 2):
+    for seed in range(num_seeds):
         level = rng.random(NUM_ITEMS)
         for layer, share in right.items():
             own: dict[str, Any] = {"model": "gpt", "family": "gpt", "init": init, "transfer": "frozen", "features": "layers", "head": "layers",
@@ -79,6 +84,17 @@ def test_a_planted_effect_is_found_and_the_control_shows_none(tmp_path: Path) ->
     assert sentence.startswith(
         "In GPT meaning is read better from the top than from layer 1: sentiment +"
     )
+
+
+def test_with_two_seeds_there_is_no_verdict(tmp_path: Path) -> None:
+    folder = Study(tmp_path, grid=LAYER_GRID, items=NUM_ITEMS).write()
+    add_layers(folder, "accuracy", {"0": 0.5, "1": 0.6, "2": 0.8}, num_seeds=2)
+    analysis = analyze(folder, LAYER_GRID)
+    (curve,) = analysis.layer_curves
+    assert curve.top_gain is not None and curve.top_gain.verdict == "too few seeds"
+    assert curve.top_gain.ci_low > 0, "for these models the effect is there"
+    (sentence,) = describe_models(analysis)
+    assert sentence.endswith("is not shown for GPT.")
 
 
 def test_without_an_effect_nothing_is_said_to_be_shown(tmp_path: Path) -> None:

@@ -45,11 +45,13 @@ def build_layer_curves(
     found = _read_layers(results_dir, grid, rows, tasks, split=split)
     estimates = {key: _estimate_top_gain(layers) for key, layers in found.items()}
     gains: dict[tuple[str, str, str], LayerGain] = {}
+    verdict: statistics.Verdict
     for init in INITS:
         known = {key: one for key, one in estimates.items() if one is not None and key[2] == init}
         judged = statistics.judge_differences([*known.values()])
         for (key, estimate), one in zip(known.items(), judged, strict=True):
-            gains[key] = LayerGain(estimate.mean, one.low, one.high, one.verdict)
+            verdict = "too few seeds" if _has_too_few_seeds(found[key]) else one.verdict
+            gains[key] = LayerGain(estimate.mean, one.low, one.high, verdict)
     curves = [_build_curve(layers, rows, gains.get(key), split) for key, layers in found.items()]
     return sorted(
         curves,
@@ -96,6 +98,12 @@ def _estimate_top_gain(layers: Layers) -> statistics.Estimate | None:
     if not numbers or numbers[-1] <= FIRST_CONTEXTUAL:
         return None
     return estimate_gain(layers[str(numbers[-1])], layers[str(FIRST_CONTEXTUAL)])
+
+
+def _has_too_few_seeds(layers: Layers) -> bool:
+    """Return whether the seeds do not tell how others would turn out, as in comparisons."""
+    (cell, *_) = layers.values()
+    return len({finetune_seed for _, finetune_seed in cell.item_scores}) < statistics.MIN_SEEDS
 
 
 def _build_curve(

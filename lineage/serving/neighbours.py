@@ -116,7 +116,7 @@ class Search:
         query = next(find_in(SearchedText("", words, [""] * len(words)), wanted), None)
         if query is None:
             raise InputError(f"--word: '{word}' is not in the text; name a word of it")
-        texts = _read_task(task, language) if task else _read_corpus(corpus, wanted, language)
+        texts = _read_task(task, language) if task else _read_corpus(corpus, word, language)
         by_context = {tuple(one.words): one for found in texts for one in find_in(found, wanted)}
         by_context.pop(tuple(query.words), None)
         occurrences = [*by_context.values()]
@@ -194,15 +194,15 @@ def find_in(text: SearchedText, wanted: Sequence[str]) -> Iterator[Occurrence]:
             )
 
 
-def _read_corpus(name: str, wanted: Sequence[str], language: str) -> Iterator[SearchedText]:
-    """Yield the documents of a corpus that may have the wanted words."""
+def _read_corpus(name: str, word: str, language: str) -> Iterator[SearchedText]:
+    """Yield the documents of a corpus that may have the word."""
     folder = Path("artifacts/corpora") / name
     files = [folder / f"{split}.parquet" for split in ("train", "valid", "test")]
     present = [file for file in files if file.is_file()]
     if not present:
         raise InputError(f"{folder}: the corpus is not built yet; `lineage run` builds it")
     check_intact(folder, *(file.name for file in present))
-    phrase = to_lowercase(join_words(wanted, language))
+    phrase = to_lowercase(normalize_text(word))
     for file in present:
         table = read_table(file)
         for document, text in zip(table["document"], table["text"], strict=True):

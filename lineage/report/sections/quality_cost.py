@@ -109,9 +109,9 @@ def describe_front(front: Sequence[Choice], *, margin: float, use: Choice | None
         text = f"{cheapest}; no other scores {100 * margin:g} points more."
     else:
         text = f"{cheapest}; {join_with_and(steps)}."
-    if use is not None and use.standing.system != last.standing.system:
-        text += _describe_use(use, last)
-    return text
+    if use is None or use.cost.seconds is None or use.standing.system == last.standing.system:
+        return text
+    return text + _describe_use(use, last)
 
 
 def _describe_use(use: Choice, last: Choice) -> str:
