@@ -1,17 +1,21 @@
 """The reports of real studies in reports/ follow from the results and predictions beside them."""
 
+import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from lineage.analysis.decision import SAME_COST_FACTOR, SHORTEST_SECONDS
 from lineage.analysis.records import System
+from lineage.analysis.statistics import CONFIDENCE_LEVEL, EQUIVALENCE_MARGIN
 from lineage.answers.metrics import RANKING_METRICS
 from lineage.artifacts import read_json
+from lineage.data.contamination import MAX_NGRAM_WORDS
 from lineage.report.evidence import EVIDENCE_DIR, rebuild_report
 from lineage.report.formatting import format_model, format_use
 from tests.helpers.checkout import ROOT
@@ -77,8 +81,12 @@ class Report:
     def __init__(self, folder: Path) -> None:
         self.analysis: dict[str, Any] = read_json(folder / "comparison.json")
         self.decisions: list[Decision] = read_json(folder / "decisions.json")
+        self.facts: dict[str, Any] = read_json(folder / EVIDENCE_DIR / "facts.json")
         page = (folder / "comparison.md").read_text()
         self.rows = page[page.index("| Task |") :].split("\n\n")[0].splitlines()
+        own, _, _ = page.partition("\n## Provenance\n")
+        parts = [part.partition("\n") for part in f"\n{own}".split("\n## ")]
+        self.parts = {heading: text for heading, _, text in parts}
         table = pd.read_csv(folder / "results.csv", dtype={"label_count": str})
         self.results = table.query("trial == 'chosen' and group == 'all' and item_filter == 'all'")
 
@@ -89,6 +97,29 @@ class Report:
         starts = tuple(f"| {decision['task']}, {name}" for name in names)
         (row,) = (row for row in self.rows if row.startswith(starts))
         return row
+
+    def list_cells(self, heading: str, model: str) -> list[str]:
+        """Return the cells of a model in the tables of a part, without empty ones."""
+        found = []
+        for table in re.findall(r"(?:^\|.*\n)+", self.parts[heading], re.MULTILINE):
+            names, _, *rows = [
+                [cell.strip() for cell in line.strip("|").split("|")]
+                for line in table.strip().splitlines()
+            ]
+            places = [
+                place for place, name in enumerate(names) if re.split(r" [(‡]", name)[0] == model
+            ]
+            found += [row[place] for row in rows for place in places if row[place] != "–"]
+        return found
+
+    def list_ranked(self, setting: Mapping[str, Any]) -> list[dict[str, str]]:
+        """Return the best system of each model in a setting, public models among them."""
+        rankings = [
+            one
+            for one in self.analysis["rankings"]
+            if {name: one[name] for name in setting} == setting
+        ]
+        return [standing["system"] for standing in rankings[-1]["standings"]]
 
     def seed_scores(
         self, decision: Decision, system: Mapping[str, str], split: str = "test"
@@ -108,7 +139,7 @@ class Report:
     def find_lead(self, decision: Decision) -> Mapping[str, Any] | None:
         """Return the comparison of the system to use, or the undecided one, with TF-IDF."""
         if decision["undecided_lead"] is not None:
-            return decision["undecided_lead"]  # type: ignore[no-any-return]
+            return decision["undecided_lead"]
         system = decision["use"]["standing"]["system"]
         found = [
             one
@@ -181,3 +212,294 @@ def test_label_counts_and_gains_of_the_first_table_follow_from_the_results(
             ends = in_points(100 * gain["low"], 100 * gain["high"], signed=True)
             points = in_points(scores[1] - scores[0])
             assert f"to {gain['most']:,} labels it gained {points} points ({ends})" in row
+
+
+NUMBER = re.compile(r"[+−]?\d+(?:,\d{3})*(?:\.\d+)?")
+# Names with a digit. The rest of a page's digits are numbers.
+NAMES = re.compile(r"\d-grams?|F1|\d{4}-\d\d-\d\d|(?<=label )\w+|(?<=of )\w+(?= are called)")
+CONFIDENCE = f"{100 * CONFIDENCE_LEVEL:g}"
+MARGIN = f"{100 * EQUIVALENCE_MARGIN:g}"
+
+
+class Sentence:
+    """A sentence of a page with the heading of its part, which is a task or a question."""
+
+    def __init__(self, report: Report, heading: str, text: str) -> None:
+        self.report = report
+        self.heading = heading
+        self.text = text
+
+    def find_numbers(self) -> list[str]:
+        """Return the numbers, without those of names."""
+        names = [one["system"]["model"] for one in self.report.analysis["scores"]]
+        names += [one["task"] for one in self.report.analysis["tasks"]]
+        text = self.text
+        for name in sorted({*names, *map(format_model, names)}, key=len, reverse=True):
+            text = text.replace(name, "")
+        return NUMBER.findall(NAMES.sub("", text))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Return the data of the task."""
+        (summary,) = (one for one in self.report.analysis["tasks"] if one["task"] == self.heading)
+        return summary
+
+    @property
+    def task(self) -> str:
+        """Return the task: the first word of a line of a list, or the heading."""
+        first = re.split(r"[:,]", self.text)[0]
+        names = [one["task"] for one in self.report.analysis["tasks"]]
+        return first if first in names else self.heading
+
+    @property
+    def decision(self) -> Decision:
+        """Return the decision of the task at its most labels."""
+        own = [one for one in self.report.decisions if one["task"] == self.task]
+        return max(own, key=lambda one: one["train_examples"])
+
+    @property
+    def scores(self) -> dict[tuple[str, ...], dict[int, float]]:
+        """Return the means of each system of the task in percent, by number of labels."""
+        found: dict[tuple[str, ...], dict[int, float]] = {}
+        for one in self.report.analysis["scores"]:
+            if one["task"] == self.task and one["mean"] is not None:
+                key = tuple(one["system"][name] for name in SYSTEM_COLUMNS)
+                found.setdefault(key, {})[one["train_examples"]] = 100 * one["mean"]
+        return found
+
+    @property
+    def tfidf(self) -> dict[int, float]:
+        """Return the scores of TF-IDF by number of labels."""
+        (scores,) = (own for key, own in self.scores.items() if key[0] == "tfidf")
+        return dict(sorted(scores.items()))
+
+    def find_scores(self, name: str) -> dict[int, float]:
+        """Return the scores of a system, such as `ELMo, frozen`, by number of labels."""
+        for one in self.report.analysis["scores"]:
+            system = System(**one["system"])
+            own_name = f"{format_model(system.model)}, {format_use(system)}"
+            if (one["task"], own_name) == (self.task, name):
+                return self.scores[tuple(one["system"][key] for key in SYSTEM_COLUMNS)]
+        raise AssertionError(f"{self.task} has no system {name}")
+
+    def find_answers(self) -> tuple[dict[str, Any], int]:
+        """Return the answers of the task by label, and the place of the system to use."""
+        details = self.report.analysis["answer_details"]
+        (own,) = (one for one in details if one["task"] == self.task)
+        return own, own["systems"].index(self.decision["use"]["standing"]["system"])
+
+
+Reader = Callable[[Sentence], Sequence[object]]
+
+
+def read_study(sentence: Sentence) -> list[object]:
+    analysis = sentence.report.analysis
+    text_bytes = [one["text_bytes"] or 0 for one in analysis["budget"] if one["budget_matched"]]
+    seeds = (analysis["grid"][name] for name in ("pretrain_seeds", "finetune_seeds"))
+    return [f"{max(text_bytes) / 1e6:.3g}", *map(len, seeds)]
+
+
+def read_trials(sentence: Sentence) -> list[object]:
+    trials = {one["method"]: one for one in sentence.report.analysis["trials"]}
+    unmatched = [one for one in trials.values() if one["min"] != one["max"]]
+    if unmatched:
+        return [number for one in unmatched for number in (one["min"], one["max"])]
+    return [one["max"] for one in trials.values() if one["max"] > 1]
+
+
+def count_marks(sentence: Sentence) -> list[object]:
+    """Count the marked cells of each model in the part's tables, and all cells that have one."""
+    expected: list[object] = re.findall(r"(?:fine-tuned|SetFit): (\d+)", sentence.text)
+    for number in expected:
+        assert f", {number} labels |" in sentence.report.parts[sentence.heading]
+    for clause in re.findall(r"(?:for|;) ([^;]+? in \d+ of \d+)", sentence.text):
+        name = re.split(r",| and | in |°", clause)[0]
+        cells = sentence.report.list_cells(sentence.heading, name)
+        mark = "▼" if "loss is shown" in sentence.text else "▲"
+        expected += [sum(mark in cell for cell in cells), len(cells)]
+    return expected
+
+
+def read_fewest_labels(sentence: Sentence) -> list[object]:
+    """Return the first and the last number of labels of a model that is above TF-IDF at once."""
+    name = sentence.text.removeprefix(f"{sentence.task}: ").partition(", with ")[0]
+    scores = sentence.find_scores(name)
+    fewest, most = min(scores), max(sentence.tfidf)
+    assert scores[fewest] > max(sentence.tfidf.values())
+    return [f"{fewest:,}", f"{most:,}"]
+
+
+def read_tfidf_leads(sentence: Sentence) -> list[object]:
+    """Return the numbers of labels at which nothing is above TF-IDF, and then the others."""
+    pretrained = [
+        own
+        for key, own in sentence.scores.items()
+        if key[1] in ("pretrained", "adapted") and len(own) == len(sentence.tfidf)
+    ]
+    leads = {
+        count: all(own[count] <= score for own in pretrained)
+        for count, score in sentence.tfidf.items()
+    }
+    return [f"{count:,}" for is_lead in (True, False) for count in leads if leads[count] is is_lead]
+
+
+def read_costs(sentence: Sentence) -> list[object]:
+    """Return the time of each system that is named, and its points above the one before."""
+    setting = {name: sentence.decision[name] for name in ("task", "label_count")}
+    costs = {
+        format_model(one["system"]["model"]): one["cost"]["seconds"]
+        for one in sentence.report.facts["costs"]
+        if one["setting"] == setting and one["system"] in sentence.report.list_ranked(setting)
+    }
+    means = {
+        format_model(one["system"]["model"]): 100 * one["mean"]
+        for one in sentence.report.analysis["scores"]
+        if one["system"] in sentence.report.list_ranked(setting)
+        and {name: one[name] for name in setting} == setting
+    }
+    expected: list[object] = []
+    last = "TF-IDF"
+    for name in re.findall(r"(?:; |, | and )([\w -]+?) takes ", sentence.text):
+        seconds = costs[name]
+        expected.append(f"{seconds:.0f}" if seconds < 120 else f"{seconds / 60:.0f}")
+        expected.append(in_points(means[name] - means[last], signed=True))
+        last = name
+    return expected
+
+
+def count_items(sentence: Sentence) -> list[object]:
+    splits, folds = sentence.summary["splits"], sentence.summary["cross_validation"]
+    if folds:
+        seeds = len(sentence.report.analysis["grid"]["finetune_seeds"])
+        return [f"{splits['train']['items']:,}", folds["folds"], seeds]
+    items = splits["test"]["items"]
+    own = [one for one in sentence.report.analysis["scores"] if one["task"] == sentence.task]
+    num_groups = max(one["num_clusters"] for one in own)
+    return [f"{items:,}", *([num_groups] if 0 < num_groups < items else [])]
+
+
+def read_truncation(sentence: Sentence) -> list[object]:
+    test = sentence.summary["splits"]["test"]
+    return [f"{100 * test['truncated'] / test['items']:.0f}", sentence.summary["max_words"]]
+
+
+def read_cut_texts(sentence: Sentence) -> list[object]:
+    """Return the share of texts that a model cuts and its longest text; it is in the results."""
+    rows = sentence.report.results.query("task == @name", local_dict={"name": sentence.task})
+    notes = [note for reason in rows["reason"].dropna() for note in json.loads(reason)]
+    values = [one["value"] for one in notes if one["kind"] == "truncated"]
+    shown = {(f"{100 * one['share']:.0f}", one["max_positions"]) for one in values}
+    return [number for pair in sorted(shown) for number in pair]
+
+
+def read_confusion(sentence: Sentence) -> list[object]:
+    answers, place = sentence.find_answers()
+    labels = answers["confusion_labels"]
+    shares = {
+        (label, answer): share
+        for label, own in zip(labels, answers["confusions"][place], strict=True)
+        for answer, share in zip(labels, own, strict=True)
+        if label != answer
+    }
+    label, answer = max(shares, key=lambda pair: shares[pair])
+    assert f"of {label} are called {answer}," in sentence.text
+    # The answer stands behind the number, and may be one.
+    return [f"{100 * shares[label, answer]:.0f}", *NUMBER.findall(answer)]
+
+
+def read_weakest_label(sentence: Sentence) -> list[object]:
+    answers, place = sentence.find_answers()
+    weakest = min(answers["classes"], key=lambda one: one["f1"][place])
+    assert f"on label {weakest['label']}:" in sentence.text
+    return [in_points(100 * weakest["f1"][place]), f"{weakest['count']:,.0f}"]
+
+
+def read_calibration(sentence: Sentence) -> list[object]:
+    answers, place = sentence.find_answers()
+    bins = answers["calibrations"][place]["bins"]
+    gaps = [one["share"] * (one["confidence"] - one["accuracy"]) for one in bins]
+    assert ("too high" in sentence.text) == (sum(gaps) > 0) or "can be read" in sentence.text
+    return [f"{100 * sum(map(abs, gaps)):.1f}"]
+
+
+def read_bits(sentence: Sentence) -> list[object]:
+    shown = sentence.find_numbers()[0]
+    for one in sentence.report.analysis["ngram_comparisons"]:
+        if one["bits"] is not None and f"{one['bits']:.3f}" == shown:
+            ends = [] if one["low"] is None else [one["low"], one["high"]]
+            signed = [f"{end:+.3f}".replace("-", "−") for end in ends]
+            return [shown, f"{one['ngram_bits']:.3f}", *signed]
+    return []
+
+
+def find_own_bits(sentence: Sentence) -> dict[str, Any]:
+    (own,) = (one for one in sentence.report.analysis["ngram_bits"] if one["model"] == "kneser_ney")
+    return own
+
+
+# The beginning of each sentence that has numbers, as a pattern, and where its numbers come from.
+READERS: dict[str, Reader] = {
+    r"[\d.]+ MB of .*pretraining runs? of each model": read_study,
+    r"\*Use\* is the system|\*As good\*|\*Sure\?\*|\*Equivalent\*|Points at the": lambda _: [
+        MARGIN
+    ],
+    r"Times below": lambda _: [f"{SHORTEST_SECONDS:g}", SAME_COST_FACTOR],
+    r"These two statements hold|Below, comparisons of methods": lambda _: [CONFIDENCE],
+    r".*[Vv]alidation chose among": read_trials,
+    r".*(?:could not show that|(?:gain|loss) is shown for)": count_marks,
+    r".* labels is above TF-IDF with": read_fewest_labels,
+    r".*TF-IDF leads with": read_tfidf_leads,
+    r".* is the cheapest; .* takes": read_costs,
+    r"[a-z ]+, [\d,]+ test items": count_items,
+    r"Each fold trains on about": lambda one: [
+        f"{max(one.tfidf):,}",
+        f"{one.summary['splits']['train']['items']:,}",
+    ],
+    r"[\d,]+ more train items are there": lambda one: [
+        f"{one.summary['splits']['train']['dropped']['limit']:,}"
+    ],
+    r"\d+% of the test texts are longer": read_truncation,
+    r"\w+, within its maximum length": read_cut_texts,
+    r"\d+ test items were dropped": lambda one: [
+        one.summary["splits"]["test"]["dropped"]["unusable"]
+    ],
+    r"Not run: ": lambda one: [
+        f"{count:,}" for count in one.tfidf if f"{count:,} labels" in one.text
+    ],
+    r"\d+ % of the items of": read_confusion,
+    r".* is weakest on label": read_weakest_label,
+    r"The confidence of": read_calibration,
+    r"It needs .* bits per": read_bits,
+    r"A 5-gram model .* is counted on": lambda one: [
+        f"{find_own_bits(one)['train_bytes'] / 1e6:.3g}"
+    ],
+    r"With tokens of its own": lambda one: [f"{find_own_bits(one)['bits_per_byte']:.3f}"],
+    r"Contaminated: ": lambda _: [MAX_NGRAM_WORDS],
+    r"All [\d,]+ labels:|\d+ labels:": lambda one: [
+        f"{count:,}" for count in one.tfidf if f"{count:,} labels:" in one.text.lower()
+    ],
+}
+
+
+def list_sentences(part: str) -> Iterator[str]:
+    """Yield the sentences of a part, without its tables."""
+    for line in part.splitlines():
+        if not line.startswith(("|", "#")):
+            yield from re.split(r"(?<=[.?])\s+(?=[A-Z*])", re.sub(r"^- |\*\*", "", line))
+
+
+def test_every_number_of_a_sentence_follows_from_the_analysis(made_again: Path) -> None:
+    report = Report(made_again)
+    num_read = 0
+    for heading, part in report.parts.items():
+        for text in list_sentences(part):
+            sentence = Sentence(report, heading, text)
+            numbers = sentence.find_numbers()
+            if not numbers:
+                continue
+            readers = [read for start, read in READERS.items() if re.match(start, text)]
+            assert readers, f"no test reads the numbers of: {text}"
+            expected = [str(number) for number in readers[0](sentence)]
+            assert numbers == expected, text
+            num_read += 1
+    assert num_read > 20

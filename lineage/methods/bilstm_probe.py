@@ -71,6 +71,10 @@ class BilstmProbeMethod(ValidatedHeadMethod):
         "bilstm": "frozen + BiLSTM",
         "bilstm_crf": "frozen + BiLSTM-CRF",
     }
+    meanings: ClassVar[Mapping[str, str]] = {
+        "bilstm": "the model stays as it is, and a small recurrent network learns from its vectors",
+        "bilstm_crf": "the same, with tags that are chosen together for a sentence",
+    }
     descriptions: ClassVar[Mapping[str, str]] = {
         "bilstm": "A BiLSTM on frozen features of {model}.",
         "bilstm_crf": "A BiLSTM-CRF on frozen features of {model}.",

@@ -56,6 +56,9 @@ class FinetuneMethod(ValidatedHeadMethod, DiscriminativeFinetuneSettings):
     name: ClassVar[str] = "finetune"
     transfer: ClassVar[Transfer] = "finetuned"
     titles: ClassVar[Mapping[str, str]] = {"linear": "fine-tuned"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "linear": "all weights of the model learn from the labels"
+    }
     descriptions: ClassVar[Mapping[str, str]] = {
         "linear": "The whole network of {model}, fine-tuned."
     }

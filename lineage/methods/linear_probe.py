@@ -53,6 +53,9 @@ class LinearProbeMethod(HeadMethod):
     name: ClassVar[str] = "linear_probe"
     transfer: ClassVar[Transfer] = "frozen"
     titles: ClassVar[Mapping[str, str]] = {"linear": "frozen"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "linear": "the model stays as it is, and a linear classifier learns from its vectors"
+    }
     descriptions: ClassVar[Mapping[str, str]] = {
         "linear": "A linear probe on frozen features of {model}."
     }

@@ -23,6 +23,9 @@ class SentenceProbabilityMethod(Method):
     transfer: ClassVar[Transfer] = "zero_shot"
     head: ClassVar[str] = "none"
     titles: ClassVar[Mapping[str, str]] = {"none": "zero-shot"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "none": "without labels, the model answers by what it finds probable or alike"
+    }
     answered_by: ClassVar[AnsweredBy] = "sentence_probability"
 
     def answer(self, subject: Subject, run: EvalRun, items: pd.DataFrame) -> PredictionColumns:

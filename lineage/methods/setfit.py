@@ -64,6 +64,10 @@ class SetfitMethod(HeadMethod):
     name: ClassVar[str] = "setfit"
     transfer: ClassVar[Transfer] = "setfit"
     titles: ClassVar[Mapping[str, str]] = {"linear": "SetFit"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "linear": "the model learns to tell pairs of texts with the same label from other pairs, "
+        "and a linear classifier learns from its vectors"
+    }
     descriptions: ClassVar[Mapping[str, str]] = {
         "linear": "A linear probe on vectors of {model}, fine-tuned on pairs of texts (SetFit)."
     }

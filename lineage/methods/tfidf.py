@@ -6,7 +6,7 @@ Shapes: N items, M rows, K outputs, F features.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self, TypeAlias
@@ -58,6 +58,10 @@ class TfidfMethod(BaselineMethod):
     """TF-IDF and a linear model, with the inverse strength C of its L2."""
 
     name: ClassVar[str] = "tfidf"
+    meanings: ClassVar[Mapping[str, str]] = {
+        "linear": "a linear model on weighted counts of words and pairs of words, or of the letters "
+        "of a tagged word; nothing is pretrained"
+    }
     noun: ClassVar[str] = "TF-IDF"
     scores_validation: ClassVar[bool] = True
 

@@ -74,6 +74,9 @@ class TranslationMethod(TranslationSettings, Method):
     transfer: ClassVar[Transfer] = "finetuned"
     head: ClassVar[str] = "decoder"
     titles: ClassVar[Mapping[str, str]] = {"decoder": "fine-tuned"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "decoder": "all weights of the model learn from pairs of texts"
+    }
     descriptions: ClassVar[Mapping[str, str]] = {
         "decoder": "The whole network of {model}, fine-tuned."
     }

@@ -33,6 +33,11 @@ UNMATCHED_NOTES = {
     OUTSIDE_FAMILY: f" ({OUTSIDE_MARK})",
 }
 INIT_NAMES = {"adapted": "adapted", "target_only": "target text only", "random": "random init"}
+INIT_MEANINGS = {
+    "adapted": "pretraining went on with the texts of the task, without their labels",
+    "target_only": "pretrained on the texts of the task alone",
+    "random": "the same network with random weights",
+}
 # Names of papers for models that are called as their family; other names are the user's.
 MODEL_NAMES = {
     "elmo": "ELMo",

@@ -313,11 +313,9 @@ def build_label_count_table(scores: TaskScores, label_count: str) -> Table:
     """Return all that is known of the scores at one label count, for Markdown."""
     heading = Column(metric_heading(scores.metric), "n")
     columns: Columns = ["system", heading, "interval", "seeds", "vs. baseline"]
-    rows = [
-        _label_count_row(scores, line.scores[label_count])
-        for line in scores.lines
-        if label_count in line.scores
-    ]
+    found = [line.scores[label_count] for line in scores.lines if label_count in line.scores]
+    found.sort(key=lambda score: (score.mean is None, -(score.mean or 0.0)))
+    rows = [_label_count_row(scores, score) for score in found]
     title = scores.format_labels(label_count).capitalize()
     return Table(columns, rows, title=title, only="markdown")
 

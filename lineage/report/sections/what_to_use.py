@@ -15,7 +15,7 @@ from lineage.analysis.records import (
 )
 from lineage.analysis.settings import chance_level, find_random_score
 from lineage.analysis.statistics import MIN_SEEDS
-from lineage.methods.registry import list_method_types
+from lineage.methods.registry import find_method_type, list_method_types
 from lineage.methods.saved import REFITTED_SUFFIX, system_name
 from lineage.methods.tfidf import TfidfMethod
 from lineage.report import figures
@@ -37,6 +37,8 @@ from lineage.report.decisions import (
 )
 from lineage.report.figures import IntervalRow
 from lineage.report.formatting import (
+    INIT_MEANINGS,
+    INIT_NAMES,
     NO_VALUE,
     format_build_time,
     format_difference,
@@ -87,6 +89,7 @@ def build(report: ReportData) -> Section | None:
     counts = list_shown_label_counts(report.analysis)
     reading = [
         Paragraph(_explain_decisions(report), "note", has_markup=True),
+        Paragraph(explain_names(report.analysis), "note", has_markup=True),
         Paragraph(_explain_comparisons(report), "note", has_markup=True),
         *seeds_note,
     ]
@@ -438,7 +441,7 @@ def _explain_decisions(report: ReportData) -> str:
         f"validation{chosen}. **Use** is the system that is cheapest to build among those shown to "
         f"be at most {report.margin} points below the best; if none is shown to be, it is the "
         "highest score. Times below 10 s, or within a factor of 1.5, count as equal, and then the "
-        f"higher score decides. {public}**As good**: systems that may be the best, or are within "
+        f"higher score decides, and of equal scores TF-IDF, or the model that the study lists first. {public}**As good**: systems that may be the best, or are within "
         f"{report.margin} points of it. These two statements hold together with "
         f"{report.confidence} confidence in each row. **Sure?** is yes if, of what was run, the "
         f"system is shown to be at most {report.margin} points below the best, and better than "
@@ -448,6 +451,25 @@ def _explain_decisions(report: ReportData) -> str:
         "answers in a second on the machine of this run. "
         f"{describe_devices(report.costs)}"
     ).strip()
+
+
+def explain_names(analysis: Analysis) -> str:
+    """Say what the names of ways of using a model mean: those that occur, in a sentence each."""
+    systems = [one.system for one in analysis.scores if one.mean is not None]
+    meanings = {}
+    for system in systems:
+        method = find_method_type(system.transfer, system.head)
+        if method is not None and method.meanings:
+            meanings[method.titles[system.head]] = method.meanings[system.head]
+    inits = dict.fromkeys(system.init for system in systems)
+    meanings |= {INIT_NAMES[init]: INIT_MEANINGS[init] for init in inits if init in INIT_NAMES}
+    if any(system.family == TfidfMethod.name for system in systems):
+        meanings["TF-IDF"] = TfidfMethod.meanings["linear"]
+    return " ".join(f"**{_capitalize(name)}**: {text}." for name, text in meanings.items())
+
+
+def _capitalize(name: str) -> str:
+    return f"{name[0].upper()}{name[1:]}"
 
 
 def _explain_comparisons(report: ReportData) -> str:
