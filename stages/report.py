@@ -15,7 +15,12 @@ def work(stage: Stage) -> None:
     results_dir = Path("artifacts/results")
     check_result_files(results_dir)
     table, analysis = build_results(
-        results_dir, params.grid, params.report, params.tasks, params.continued_models
+        results_dir,
+        params.grid,
+        params.report,
+        params.tasks,
+        params.continued_models,
+        params.models,
     )
     write_results_csv(Path("reports/results.csv"), table)
     write_analysis(Path("reports/results.json"), analysis)

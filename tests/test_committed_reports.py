@@ -12,7 +12,7 @@ import pytest
 
 from lineage.analysis.decision import SAME_COST_FACTOR, SHORTEST_SECONDS
 from lineage.analysis.records import System
-from lineage.analysis.statistics import CONFIDENCE_LEVEL, EQUIVALENCE_MARGIN
+from lineage.analysis.statistics import CONFIDENCE_LEVEL, EQUIVALENCE_MARGIN, POWER
 from lineage.answers.metrics import RANKING_METRICS
 from lineage.artifacts import read_json
 from lineage.data.contamination import MAX_NGRAM_WORDS
@@ -475,6 +475,7 @@ READERS: dict[str, Reader] = {
     ],
     r"With tokens of its own": lambda one: [f"{find_own_bits(one)['bits_per_byte']:.3f}"],
     r"Contaminated: ": lambda _: [MAX_NGRAM_WORDS],
+    r"Could have found: ": lambda _: [f"{100 * POWER:g}", 100],
     r"All [\d,]+ labels:|\d+ labels:": lambda one: [
         f"{count:,}" for count in one.tfidf if f"{count:,} labels:" in one.text.lower()
     ],

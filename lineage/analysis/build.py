@@ -22,6 +22,7 @@ from lineage.analysis.cells import (
     read_result_cells,
     read_rows,
 )
+from lineage.analysis.claims import Evidence, judge_claims
 from lineage.analysis.comparisons import (
     best_systems,
     is_above_chance,
@@ -93,11 +94,11 @@ def build_results(
     report: ReportParams,
     tasks: Mapping[str, Task] | None = None,
     continued_models: Mapping[str, str] | None = None,
+    models: Mapping[str, Any] | None = None,
 ) -> tuple[pd.DataFrame, Analysis]:
     """Return all result rows and the analysis, from `artifacts/results`.
 
-    `tasks` are those of params.yaml, which name metrics and benchmarks; `continued_models` are
-    those of `Params`. Raises InputError.
+    `tasks`, `continued_models` and `models` are those of `Params`. Raises InputError.
     """
     split = report.split
     grid_tasks = {name: tasks[name] for name in grid.tasks if tasks and name in tasks}
@@ -119,7 +120,8 @@ def build_results(
     clean_rows = score_clean_items(
         results_dir, grid, table, contamination, ensemble_predictions, split=split
     )
-    comparisons = run_comparisons(plan_comparisons(cells, grid, continued_models))
+    planned = plan_comparisons(cells, grid, continued_models)
+    comparisons = run_comparisons(planned)
     rankings = [
         one for group in groups.values() for one in rank_setting(group, [*grid.ablation_of])
     ]
@@ -144,9 +146,12 @@ def build_results(
         **_table_fields(results_dir, grid, grid_tasks, table, split=split),
         **_language_model_fields(results_dir, grid, table, comparisons, all_cells, split=split),
     )
-    if len(clean_rows):
-        table = results.sort_results(pd.concat([table, clean_rows]))
-    return table, analysis
+    analysis = replace(analysis, claims=judge_claims(Evidence(analysis, models or {}), planned))
+    return (_add_rows(table, clean_rows) if len(clean_rows) else table), analysis
+
+
+def _add_rows(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    return results.sort_results(pd.concat([table, rows]))
 
 
 def _table_fields(

@@ -103,6 +103,15 @@ class PairedScores:
         )
 
     @property
+    def is_test(self) -> bool:
+        """Return whether this is a test.
+
+        A difference that is always zero is none, and says nothing about the variance between seeds.
+        Nor is one with too few seeds.
+        """
+        return bool(self.differences.any()) and not self.has_too_few_seeds
+
+    @property
     def has_too_few_seeds(self) -> bool:
         """Return whether the seeds do not tell how other seeds would turn out."""
         return 0 < self.num_finetune_seeds < statistics.MIN_SEEDS
@@ -163,25 +172,23 @@ def run_comparisons(planned: Iterable[PlannedComparison]) -> list[Comparison]:
     families = group_by(range(len(paired)), lambda place: paired[place].planned.family_of_tests)
     found: dict[int, Comparison] = {}
     for places in families.values():
-        family = _compare_family([paired[place] for place in places])
+        family = compare_family([paired[place] for place in places])
         found |= dict(zip(places, family, strict=True))
     return [found[place] for place in sorted(found)]
 
 
-def _compare_family(family: Sequence[PairedScores]) -> list[Comparison]:
+def compare_family(
+    family: Sequence[PairedScores], *, moderated_by: Sequence[PairedScores] = ()
+) -> list[Comparison]:
     """Compare pairs that are read together: they share seed variances, and Holm's correction.
 
-    A difference that is always zero says nothing about the variance between seeds, and it is no
-    test. Nor is one with too few seeds.
+    The seed variances of `moderated_by` count too; without any, they are those of the family.
     """
-    tested = [
-        place
-        for place, scores in enumerate(family)
-        if scores.differences.any() and not scores.has_too_few_seeds
-    ]
+    tested = [place for place, scores in enumerate(family) if scores.is_test]
     variances = [
-        statistics.estimate_seed_variances(family[place].differences, family[place].seeds)
-        for place in tested
+        statistics.estimate_seed_variances(scores.differences, scores.seeds)
+        for scores in moderated_by or family
+        if scores.is_test
     ]
     estimates = [_estimate_difference(scores, seed_variances=variances) for scores in family]
     judgements = statistics.judge_differences([estimates[place] for place in tested])

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import log2
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -677,6 +678,46 @@ class OutsidePrice:
     price_per_1000_items: float
 
 
+ClaimVerdict = Literal["supported", "supported in part", "contradicted", "mixed", "not shown"]
+
+
+@dataclass(frozen=True)
+class ClaimFinding:
+    """A claim of a paper, and the comparisons that could show it, with one correction for all."""
+
+    text: str
+    source: str
+    published: str  # what the paper printed
+    comparisons: tuple[Comparison, ...]  # by the claim, the first system is better
+
+    @property
+    def num_for(self) -> int:
+        """Return the number of comparisons that show what the claim says."""
+        return sum(one.verdict == "better" for one in self.comparisons)
+
+    @property
+    def num_against(self) -> int:
+        """Return the number of comparisons that show the opposite."""
+        return sum(one.verdict == "worse" for one in self.comparisons)
+
+    @property
+    def detectable(self) -> float:
+        """Return the smallest difference that half of the comparisons would have found."""
+        return median(one.detectable or 0.0 for one in self.comparisons)
+
+    @property
+    def verdict(self) -> ClaimVerdict:
+        """Return the verdict. Less than half of the comparisons support a claim in part."""
+        if self.num_for and self.num_against:
+            return "mixed"
+        if self.num_against:
+            return "contradicted"
+        if not self.num_for:
+            return "not shown"
+        is_half = 2 * self.num_for >= len(self.comparisons)
+        return "supported" if is_half else "supported in part"
+
+
 @dataclass(frozen=True)
 class Analysis:
     """Everything that follows from the results and predictions of a grid."""
@@ -715,6 +756,7 @@ class Analysis:
     recipe_searches: tuple[RecipeSearch, ...] = ()  # of the models of grid.sweep
     outside_prices: tuple[OutsidePrice, ...] = ()
     chosen_trials: tuple[ChosenTrial, ...] = ()
+    claims: tuple[ClaimFinding, ...] = ()  # those that the study has comparisons for
 
     @cached_property
     def _scores_by_key(self) -> dict[tuple[System, Setting], SystemScore]:

@@ -143,7 +143,12 @@ def rebuild_report(folder: Path) -> Path:
         content = {name: fact for name, fact in content.items() if name not in FORMER_FACTS}
     facts = parse_record(ReportFacts, content, str(facts_file))
     table, analysis = build_results(
-        evidence / RESULTS_DIR, params.grid, params.report, params.tasks, params.continued_models
+        evidence / RESULTS_DIR,
+        params.grid,
+        params.report,
+        params.tasks,
+        params.continued_models,
+        params.models,
     )
     write_results_csv(folder / "results.csv", table)
     write_report(folder, analysis, facts, params)

@@ -34,6 +34,7 @@ SECTIONS = (
     "quality_cost",
     "tasks",
     "todays_recipe",
+    "claims",
     "ablations",
     "crossovers",
     "group_scores",

@@ -1,0 +1,355 @@
+"""Claims of the papers from word2vec to today's models, and what a study says of each.
+
+A claim is an entry of CLAIMS. It finds comparisons in which the first system should be the better
+one. Those of one claim are one family of tests. Models that are not
+shown to have learned more than a 5-gram model are no evidence, nor are systems at chance.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lineage.analysis.cells import ResultCell
+from lineage.analysis.comparisons import (
+    PairedScores,
+    PlannedComparison,
+    compare_family,
+    pair_scores,
+)
+from lineage.analysis.records import (
+    TEST_SET_SEPARATOR,
+    Analysis,
+    ClaimFinding,
+    Comparison,
+    ComparisonType,
+    Setting,
+    System,
+)
+from lineage.analysis.settings import SILENT_OUTCOMES, comparison_outcome
+from lineage.networks.registry import load_family
+
+Tree = Mapping[str, Any]
+
+STATIC = ("word2vec", "fasttext", "glove")
+CONTEXTUAL = (
+    "context2vec",
+    "taglm",
+    "elmo",
+    "ulmfit",
+    "gpt",
+    "bert",
+    "gpt_modern",
+    "bert_modern",
+    "gpt_bert",
+)
+CONTEXT_DECIDES = ("word_sense", "token_classification")
+TEXTS = ("text_classification", "text_regression", "multiple_choice")
+SPANS = ("token_classification", "extractive_qa")
+# What else a recurrent contextualizer cannot have.
+LSTM_KEYS = ("architecture.position_encoding", "architecture.num_heads")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The comparisons of a study, as claims look at them."""
+
+    analysis: Analysis
+    models: Mapping[str, Tree] = field(default_factory=dict)  # the block of each model
+
+    def find(
+        self, comparison_type: ComparisonType, *, kinds: Collection[str] = (), transfer: str = ""
+    ) -> Iterator[Comparison]:
+        """Yield comparisons of one type on these kinds of task and in this use; none named: all."""
+        kind_of = {one.setting: one.kind for one in self.analysis.scores}
+        weak = {one.model for one in self.analysis.ngram_comparisons if one.learned_less}
+        for one in self.analysis.comparisons:
+            if one.comparison_type != comparison_type or TEST_SET_SEPARATOR in one.task:
+                continue
+            if weak & {one.first.model, one.second.model}:
+                continue
+            is_of_kind = not kinds or kind_of[one.setting] in kinds
+            is_of_use = transfer in ("", one.first.transfer)
+            if is_of_kind and is_of_use and self._says_something(one):
+                yield one
+
+    def _says_something(self, comparison: Comparison) -> bool:
+        """Return whether a comparison could show a difference."""
+        if comparison.verdict == "too few seeds":
+            return False
+        return comparison_outcome(self.analysis, comparison) not in SILENT_OUTCOMES
+
+    def find_families(
+        self,
+        first: Collection[str],
+        second: Collection[str],
+        *,
+        kinds: Collection[str] = (),
+        transfer: str = "",
+    ) -> Iterator[Comparison]:
+        """Yield comparisons of pretrained models of these families, the first named first."""
+        for one in self.find("models", kinds=kinds, transfer=transfer):
+            if one.first.init != "pretrained":
+                continue
+            if one.first.family in first and one.second.family in second:
+                yield one
+            elif one.first.family in second and one.second.family in first:
+                yield one.reversed()
+
+    def find_successors(self) -> Iterator[Comparison]:
+        """Yield comparisons of a family with the one that it succeeds."""
+        for one in self.find("models"):
+            for pair in (one, one.reversed()):
+                older = load_family(pair.first.family).successor_of
+                if pair.first.init == "pretrained" and older == pair.second.family:
+                    yield pair
+
+    def find_changes(
+        self, key: str, is_better: Callable[[Any], bool], *, with_keys: Iterable[str] = ()
+    ) -> Iterator[Comparison]:
+        """Yield ablations in which this key alone differs, the model with the better value first.
+
+        The key is one of a model's block, with dots. `with_keys` may differ too.
+        """
+        for one in self.find("ablation"):
+            first = _flatten(self.models.get(one.first.model, {}))
+            second = _flatten(self.models.get(one.second.model, {}))
+            changed = {
+                name for name in first.keys() | second.keys() if first.get(name) != second.get(name)
+            }
+            if key not in changed or not changed <= {key, *with_keys}:
+                continue
+            if is_better(first.get(key)) and not is_better(second.get(key)):
+                yield one
+            elif is_better(second.get(key)) and not is_better(first.get(key)):
+                yield one.reversed()
+
+
+def _flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
+    """Return the values of a block by their keys, joined by dots."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found |= _flatten(value, f"{name}.")
+        else:
+            found[name] = value
+    return found
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a paper."""
+
+    text: str
+    source: str
+    published: str  # what the paper printed
+    find: Callable[[Evidence], Iterator[Comparison]]
+
+
+def _is(value: Any) -> Callable[[Any], bool]:
+    return lambda other: bool(other == value)
+
+
+def _is_not(value: Any) -> Callable[[Any], bool]:
+    return lambda other: bool(other != value)
+
+
+def _is_above(limit: float) -> Callable[[Any], bool]:
+    return lambda other: other is not None and bool(other > limit)
+
+
+def _find_pretrained(evidence: Evidence) -> Iterator[Comparison]:
+    for transfer in ("frozen", "finetuned"):
+        yield from evidence.find("pretraining", transfer=transfer)
+
+
+def _find_two_directions(evidence: Evidence) -> Iterator[Comparison]:
+    """Yield bidirectional models beside left-to-right ones of the same kind of network."""
+    for first, second in (("elmo", "ulmfit"), ("bert", "gpt"), ("bert_modern", "gpt_modern")):
+        yield from evidence.find_families((first,), (second,), kinds=CONTEXT_DECIDES)
+    yield from evidence.find_changes("architecture.direction", _is_not("left_to_right"))
+
+
+def _find_masked_on_spans(evidence: Evidence) -> Iterator[Comparison]:
+    for first, second in (("bert", "gpt"), ("bert_modern", "gpt_modern")):
+        yield from evidence.find_families((first,), (second,), kinds=SPANS, transfer="finetuned")
+
+
+def _find_bert_on_texts(evidence: Evidence) -> Iterator[Comparison]:
+    for first, second in (("bert", "gpt"), ("bert_modern", "gpt_modern")):
+        yield from evidence.find_families((first,), (second,), kinds=TEXTS, transfer="finetuned")
+
+
+def _find_transformers(evidence: Evidence) -> Iterator[Comparison]:
+    yield from evidence.find_families(("gpt",), ("ulmfit",), transfer="finetuned")
+    yield from evidence.find_changes(
+        "architecture.contextualizer", _is_not("lstm"), with_keys=LSTM_KEYS
+    )
+
+
+CLAIMS = (
+    Claim(
+        "Pretraining is better than random weights.",
+        "Dai and Le 2015, table 2",
+        "IMDb, error: LSTM 13.5 %, pretrained 7.2 %",
+        _find_pretrained,
+    ),
+    Claim(
+        "Vectors of character n-grams are better than vectors of whole words.",
+        "Bojanowski et al. 2017, table 1",
+        "English rare words, correlation: 43, with n-grams 47",
+        lambda evidence: evidence.find_families(("fasttext",), ("word2vec",)),
+    ),
+    Claim(
+        "Contextual vectors are better than static ones where context decides.",
+        "Peters et al. 2018, table 1",
+        "named entities, F1: 90.2, with ELMo 92.2",
+        lambda evidence: evidence.find_families(
+            CONTEXTUAL, STATIC, kinds=CONTEXT_DECIDES, transfer="frozen"
+        ),
+    ),
+    Claim(
+        "Characters are better than a table of words.",
+        "Peters et al. 2018, section 3.2",
+        "no number",
+        lambda evidence: evidence.find_changes("architecture.input_unit", _is_not("words")),
+    ),
+    Claim(
+        "A mix of all layers is better than the top layer.",
+        "Peters et al. 2018, table 2",
+        "SQuAD, F1: 84.7, with all layers 85.2",
+        lambda evidence: evidence.find_changes("evaluate.linear_probe.features", _is_not("last")),
+    ),
+    Claim(
+        "Reading both directions is better than reading one.",
+        "Devlin et al. 2019, table 5",
+        "SQuAD, F1: 77.8, with both directions 87.9",
+        _find_two_directions,
+    ),
+    Claim(
+        "One network for both directions is better than two that are joined.",
+        "Devlin et al. 2019, section 5.1",
+        "no number",
+        lambda evidence: evidence.find_changes("architecture.direction", _is_not("concatenated")),
+    ),
+    Claim(
+        "For spans, masked language models are better than left-to-right ones.",
+        "Devlin et al. 2019, table 5",
+        "SQuAD, F1: 77.8, masked 87.9",
+        _find_masked_on_spans,
+    ),
+    Claim(
+        "BERT is better than GPT on texts.",
+        "Devlin et al. 2019, table 1",
+        "GLUE, mean: 75.1, BERT 79.6",
+        _find_bert_on_texts,
+    ),
+    Claim(
+        "Next-sentence prediction helps.",
+        "Devlin et al. 2019, table 5",
+        "QNLI: 84.9 %, with it 88.4 %",
+        lambda evidence: evidence.find_changes("pretrain.next_sentence_prediction", _is_not(False)),
+    ),
+    Claim(
+        "Transformers are better than LSTMs.",
+        "Radford et al. 2018, table 5",
+        "mean of the tasks: 69.1, Transformer 74.7",
+        _find_transformers,
+    ),
+    Claim(
+        "Going on with the text of the target helps.",
+        "Howard and Ruder 2018, table 6",
+        "IMDb, error: 6.99 %, adapted 5.00 %",
+        lambda evidence: evidence.find("adaptation"),
+    ),
+    Claim(
+        "General text helps before the text of the target.",
+        "Howard and Ruder 2018, table 4",
+        "TREC-6, error: 10.67 %, with general text 5.69 %",
+        lambda evidence: evidence.find("general_text"),
+    ),
+    Claim(
+        "Lower learning rates for lower layers help.",
+        "Howard and Ruder 2018, table 7",
+        "IMDb, error: 6.87 %, with them 5.57 %",
+        lambda evidence: evidence.find_changes(
+            "evaluate.finetune.layer_lr_decay", lambda value: value not in (None, 1)
+        ),
+    ),
+    Claim(
+        "Unfreezing layers one by one helps.",
+        "Howard and Ruder 2018, table 7",
+        "IMDb, error: 6.87 %, one by one 6.37 %",
+        lambda evidence: evidence.find_changes(
+            "evaluate.finetune.gradual_unfreezing", _is_above(0)
+        ),
+    ),
+    Claim(
+        "A slanted triangular learning rate helps.",
+        "Howard and Ruder 2018, table 7",
+        "IMDb, error: 6.37 %, with it 5.04 %",
+        lambda evidence: evidence.find_changes("evaluate.finetune.ratio", _is_not(1.0)),
+    ),
+    Claim(
+        "New masks in every epoch are better than the same ones.",
+        "Liu et al. 2019, table 1",
+        "SQuAD 2.0, F1: 78.3, new masks 78.7",
+        lambda evidence: evidence.find_changes("pretrain.dupe_factor", _is_not(1)),
+    ),
+    Claim(
+        "More masks than 15 % help.",
+        "Wettig et al. 2023, of large models",
+        "MNLI: 84.2 %, with 40 % masks 84.5 %",
+        lambda evidence: evidence.find_changes("pretrain.mlm_probability", _is_above(0.15)),
+    ),
+    Claim(
+        "Language models know more grammar than 5-grams.",
+        "Warstadt et al. 2020, table 3",
+        "BLiMP: 61.2 %, LSTM 69.8 %",
+        lambda evidence: evidence.find("kneser_ney"),
+    ),
+    Claim(
+        "Both objectives together are better than one.",
+        "Charpentier and Samuel 2024, table 1",
+        "BLiMP, 10 M words: masked alone 80.6 %, both 81.2 %",
+        lambda evidence: evidence.find_families(("gpt_bert",), ("gpt_modern", "bert_modern")),
+    ),
+    Claim(
+        "Today's recipe is better than that of 2018.",
+        "Jordan et al. 2024, and others",
+        "no number on so little text",
+        lambda evidence: evidence.find_successors(),
+    ),
+)
+
+
+def judge_claims(
+    evidence: Evidence, planned: Sequence[PlannedComparison]
+) -> tuple[ClaimFinding, ...]:
+    """Return the claims that a study has comparisons for, in the order of CLAIMS.
+
+    `planned` are the comparisons of the study. Those of a claim are made again as one family.
+    """
+    cells = {
+        (cell.setting, cell.system): cell for one in planned for cell in (one.first, one.second)
+    }
+    # A claim may have one comparison, which says little about how seeds vary.
+    all_scores = [scores for scores in map(pair_scores, planned) if scores is not None]
+    found = []
+    for claim in CLAIMS:
+        paired = [_pair(one, cells) for one in claim.find(evidence)]
+        family = [scores for scores in paired if scores is not None]
+        if family:
+            comparisons = compare_family(family, moderated_by=all_scores)
+            finding = ClaimFinding(claim.text, claim.source, claim.published, tuple(comparisons))
+            found.append(finding)
+    return tuple(found)
+
+
+def _pair(
+    comparison: Comparison, cells: Mapping[tuple[Setting, System], ResultCell]
+) -> PairedScores | None:
+    first, second = (
+        cells[comparison.setting, system] for system in (comparison.first, comparison.second)
+    )
+    return pair_scores(PlannedComparison(comparison.comparison_type, first, second))

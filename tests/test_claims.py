@@ -1,0 +1,138 @@
+"""A claim of a paper is shown where it is planted, and nothing is shown where it is not."""
+
+import re
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lineage.analysis.claims import CLAIMS, Evidence
+from lineage.analysis.records import Analysis, ClaimFinding, NgramComparison
+from lineage.report.section import ReportData, Table
+from lineage.report.sections import claims as section
+from tests.helpers import study_rows
+from tests.helpers.study_rows import GRID, Study, analyze, build_comparison
+
+PRETRAINING = "Pretraining is better than random weights."
+BERT = "BERT is better than GPT on texts."
+MIX = "A mix of all layers is better than the top layer."
+NEXT_SENTENCE = "Next-sentence prediction helps."
+SMALL_GRID = replace(GRID, models=("gpt", "bert"), adapt_models=(), adapt_tasks=())
+
+
+def find(analysis: Analysis, text: str) -> ClaimFinding:
+    (finding,) = (one for one in analysis.claims if one.text == text)
+    return finding
+
+
+def test_planted_effects_are_supported(tmp_path: Path) -> None:
+    analysis = analyze(Study(tmp_path, grid=SMALL_GRID).write(), SMALL_GRID)
+    pretraining = find(analysis, PRETRAINING)
+    assert pretraining.verdict == "supported" and pretraining.num_for > 4
+    assert find(analysis, BERT).verdict == "supported"  # 0.6 more in logits
+
+
+def test_nothing_is_shown_without_an_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study_rows, "SKILL", dict.fromkeys(study_rows.SKILL, 0.5))
+    study = Study(tmp_path, grid=SMALL_GRID, pretraining=0.0, items=390)
+    analysis = analyze(study.write(), SMALL_GRID)
+    assert {PRETRAINING, BERT} <= {one.text for one in analysis.claims}
+    assert {one.verdict for one in analysis.claims} == {"not shown"}
+
+
+@pytest.mark.slow
+def test_claims_are_rarely_shown_by_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 60 studies of equal systems, a claim may be shown, or its opposite, in 5 of 100."""
+    monkeypatch.setattr(study_rows, "SKILL", dict.fromkeys(study_rows.SKILL, 0.5))
+    grid = replace(SMALL_GRID, tasks=("sentiment", "sense"))
+    verdicts = []
+    for number in range(60):
+        salt = str(number).encode()
+
+        def salted(value: bytes, salt: bytes = salt) -> int:
+            return zlib.crc32(value + salt)
+
+        monkeypatch.setattr(study_rows, "zlib", SimpleNamespace(crc32=salted))
+        folder = tmp_path / str(number)
+        Study(folder, grid=grid, pretraining=0.0, items=400 + number).write()
+        verdicts += [one.verdict for one in analyze(folder, grid).claims]
+    assert len(verdicts) == 180
+    # With 5 of 100, there would be 14 or more in 7 of 100 such tests.
+    assert sum(verdict != "not shown" for verdict in verdicts) < 14
+
+
+@pytest.mark.parametrize(
+    ("block", "text", "is_evidence"),
+    [
+        ({"evaluate": {"linear_probe": {"features": "last"}}}, MIX, True),
+        (
+            {"pretrain": {"learning_rate": 1, "next_sentence_prediction": False}},
+            NEXT_SENTENCE,
+            False,
+        ),
+    ],
+    ids=["one change", "two changes"],
+)
+def test_an_ablation_is_evidence_if_nothing_else_differs(
+    tmp_path: Path, block: dict[str, Any], text: str, is_evidence: bool
+) -> None:
+    """GPT stands for BERT with a change, and is worse by 0.6 in logits."""
+    grid = replace(SMALL_GRID, ablation_of={"gpt": "bert"})
+    folder = Study(tmp_path, grid=grid).write()
+    analysis = analyze(folder, grid, models={"gpt": block, "bert": {}})
+    found = {one.text: one for one in analysis.claims}
+    assert (text in found) == is_evidence
+    if is_evidence:
+        assert found[text].verdict in ("supported", "supported in part")
+        assert {one.first.model for one in found[text].comparisons} == {"bert"}
+
+
+def test_models_that_learned_less_than_counting_are_no_evidence(tmp_path: Path) -> None:
+    analysis = analyze(Study(tmp_path, grid=SMALL_GRID).write(), SMALL_GRID)
+    less = NgramComparison("bert", 2.1, 2.0, (), (), low=0.05, high=0.15)
+    evidence = Evidence(replace(analysis, ngram_comparisons=(less,)))
+    models = {model for one in evidence.find("pretraining") for model in (one.first.model,)}
+    assert models == {"gpt"}
+    assert not [*evidence.find_families(("bert",), ("gpt",))]
+
+
+def make_finding(*verdicts: str) -> ClaimFinding:
+    comparisons = [
+        build_comparison(verdict=verdict, difference=0.01 * place, detectable=0.03)
+        for place, verdict in enumerate(verdicts)
+    ]
+    return ClaimFinding("It helps.", "A 2018", "no number", tuple(comparisons))
+
+
+def test_a_claim_is_supported_in_part_by_less_than_half_of_its_comparisons() -> None:
+    no, yes, against = "no significant difference", "better", "worse"
+    assert make_finding(no, no).verdict == "not shown"
+    assert make_finding(yes, no).verdict == "supported"
+    assert make_finding(yes, no, no).verdict == "supported in part"
+    assert make_finding(yes, yes, against).verdict == "mixed"
+    assert make_finding(no, against).verdict == "contradicted"
+
+
+def test_the_section_says_how_much_was_shown_and_what_could_have_been() -> None:
+    finding = make_finding("better", "no significant difference", "equivalent")
+    built = section.build(ReportData(study_rows.build_analysis(claims=(finding,))))
+    assert built is not None
+    (table,) = (block for block in built.blocks if isinstance(block, Table))
+    (row,) = table.rows
+    assert isinstance(row, list)
+    assert row[2] == "shown in 1 of 3 comparisons, 0.0 to +2.0 points"
+    assert row[3] == "3.0"
+    assert row[4].text == "supported in part"
+    assert section.build(ReportData(study_rows.build_analysis())) is None
+
+
+def test_each_claim_names_its_paper() -> None:
+    assert len({claim.text for claim in CLAIMS}) == len(CLAIMS) >= 15
+    for claim in CLAIMS:
+        assert re.search(r"\b20\d\d\b", claim.source), claim.text
+        assert "no number" in claim.published or re.search(r"\d", claim.published), claim.text
