@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from lineage.analysis.claims import CLAIMS, Evidence
-from lineage.analysis.records import Analysis, ClaimFinding, NgramComparison
+from lineage.analysis.claims import CLAIMS
+from lineage.analysis.records import Analysis, ClaimFinding
+from lineage.artifacts import read_table, write_json, write_table
 from lineage.report.section import ReportData, Table
 from lineage.report.sections import claims as section
 from tests.helpers import study_rows
@@ -93,12 +94,35 @@ def test_an_ablation_is_evidence_if_nothing_else_differs(
 
 
 def test_models_that_learned_less_than_counting_are_no_evidence(tmp_path: Path) -> None:
-    analysis = analyze(Study(tmp_path, grid=SMALL_GRID).write(), SMALL_GRID)
-    less = NgramComparison("bert", 2.1, 2.0, (), (), low=0.05, high=0.15)
-    evidence = Evidence(replace(analysis, ngram_comparisons=(less,)))
-    models = {model for one in evidence.find("pretraining") for model in (one.first.model,)}
-    assert models == {"gpt"}
-    assert not [*evidence.find_families(("bert",), ("gpt",))]
+    grid = replace(SMALL_GRID, tasks=("sentiment",))
+    folder = Study(tmp_path, grid=grid).write()
+    less = {
+        "bits_per_byte": 0.5,
+        "model": "gpt",
+        "metric": "bits_per_byte",
+        "text_bytes": 9,
+        "train_bytes": 9,
+    }
+    write_json(folder / "ngram/ngram.json", {"models": [less]})
+    analysis = analyze(folder, grid)
+    assert {one.first.model for one in find(analysis, PRETRAINING).comparisons} == {"bert"}
+    assert BERT not in {one.text for one in analysis.claims}
+
+
+def test_fewer_labels_are_compared_with_ten_times_as_many(tmp_path: Path) -> None:
+    """The study has 100 and 600 labels, which are worth 0.5, and pretraining 1.6."""
+    folder = Study(tmp_path, grid=SMALL_GRID).write()
+    text = "Pretraining is worth more than ten times the labels."
+    assert text not in {one.text for one in analyze(folder, SMALL_GRID).claims}
+    for path in (folder / "rows").glob("evaluate*.parquet"):
+        rows = read_table(path)
+        rows.loc[rows["train_examples"] == 600, "train_examples"] = 1000
+        write_table(path, rows)
+    finding = find(analyze(folder, SMALL_GRID), text)
+    assert finding.verdict == "supported"
+    assert {(one.first.init, one.second.init) for one in finding.comparisons} == {
+        ("pretrained", "random")
+    }
 
 
 def make_finding(*verdicts: str) -> ClaimFinding:

@@ -146,7 +146,7 @@ def build_results(
         **_table_fields(results_dir, grid, grid_tasks, table, split=split),
         **_language_model_fields(results_dir, grid, table, comparisons, all_cells, split=split),
     )
-    analysis = replace(analysis, claims=judge_claims(Evidence(analysis, models or {}), planned))
+    analysis = replace(analysis, claims=judge_claims(Evidence(analysis, planned, models or {})))
     return (_add_rows(table, clean_rows) if len(clean_rows) else table), analysis
 
 

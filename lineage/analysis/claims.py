@@ -6,7 +6,8 @@ shown to have learned more than a 5-gram model are no evidence, nor are systems 
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from lineage.analysis.cells import ResultCell
@@ -54,26 +55,40 @@ class Evidence:
     """The comparisons of a study, as claims look at them."""
 
     analysis: Analysis
+    planned: Sequence[PlannedComparison]
     models: Mapping[str, Tree] = field(default_factory=dict)  # the block of each model
+
+    @cached_property
+    def cells(self) -> dict[tuple[Setting, System], ResultCell]:
+        """The cells that are compared."""
+        return {
+            (cell.setting, cell.system): cell
+            for one in self.planned
+            for cell in (one.first, one.second)
+        }
+
+    @cached_property
+    def weak_models(self) -> set[str]:
+        """The models that are not shown to have learned more than a 5-gram model."""
+        return {one.model for one in self.analysis.ngram_comparisons if one.learned_less}
 
     def find(
         self, comparison_type: ComparisonType, *, kinds: Collection[str] = (), transfer: str = ""
-    ) -> Iterator[Comparison]:
+    ) -> Iterator[PlannedComparison]:
         """Yield comparisons of one type on these kinds of task and in this use; none named: all."""
-        kind_of = {one.setting: one.kind for one in self.analysis.scores}
-        weak = {one.model for one in self.analysis.ngram_comparisons if one.learned_less}
         for one in self.analysis.comparisons:
             if one.comparison_type != comparison_type or TEST_SET_SEPARATOR in one.task:
                 continue
-            if weak & {one.first.model, one.second.model}:
-                continue
-            is_of_kind = not kinds or kind_of[one.setting] in kinds
+            first, second = (self.cells[one.setting, each] for each in (one.first, one.second))
+            is_of_kind = not kinds or first.kind in kinds
             is_of_use = transfer in ("", one.first.transfer)
             if is_of_kind and is_of_use and self._says_something(one):
-                yield one
+                yield PlannedComparison(comparison_type, first, second)
 
     def _says_something(self, comparison: Comparison) -> bool:
         """Return whether a comparison could show a difference."""
+        if self.weak_models & {comparison.first.model, comparison.second.model}:
+            return False
         if comparison.verdict == "too few seeds":
             return False
         return comparison_outcome(self.analysis, comparison) not in SILENT_OUTCOMES
@@ -85,43 +100,66 @@ class Evidence:
         *,
         kinds: Collection[str] = (),
         transfer: str = "",
-    ) -> Iterator[Comparison]:
+    ) -> Iterator[PlannedComparison]:
         """Yield comparisons of pretrained models of these families, the first named first."""
         for one in self.find("models", kinds=kinds, transfer=transfer):
-            if one.first.init != "pretrained":
-                continue
-            if one.first.family in first and one.second.family in second:
-                yield one
-            elif one.first.family in second and one.second.family in first:
-                yield one.reversed()
+            for pair in _both_orders(one):
+                is_pretrained = pair.first.system.init == "pretrained"
+                families = pair.first.system.family, pair.second.system.family
+                if is_pretrained and families[0] in first and families[1] in second:
+                    yield pair
 
-    def find_successors(self) -> Iterator[Comparison]:
+    def find_successors(self) -> Iterator[PlannedComparison]:
         """Yield comparisons of a family with the one that it succeeds."""
         for one in self.find("models"):
-            for pair in (one, one.reversed()):
-                older = load_family(pair.first.family).successor_of
-                if pair.first.init == "pretrained" and older == pair.second.family:
+            for pair in _both_orders(one):
+                older = load_family(pair.first.system.family).successor_of
+                if pair.first.system.init == "pretrained" and older == pair.second.system.family:
                     yield pair
 
     def find_changes(
         self, key: str, is_better: Callable[[Any], bool], *, with_keys: Iterable[str] = ()
-    ) -> Iterator[Comparison]:
+    ) -> Iterator[PlannedComparison]:
         """Yield ablations in which this key alone differs, the model with the better value first.
 
         The key is one of a model's block, with dots. `with_keys` may differ too.
         """
         for one in self.find("ablation"):
-            first = _flatten(self.models.get(one.first.model, {}))
-            second = _flatten(self.models.get(one.second.model, {}))
-            changed = {
-                name for name in first.keys() | second.keys() if first.get(name) != second.get(name)
-            }
-            if key not in changed or not changed <= {key, *with_keys}:
-                continue
-            if is_better(first.get(key)) and not is_better(second.get(key)):
-                yield one
-            elif is_better(second.get(key)) and not is_better(first.get(key)):
-                yield one.reversed()
+            for pair in _both_orders(one):
+                first = _flatten(self.models.get(pair.first.system.model, {}))
+                second = _flatten(self.models.get(pair.second.system.model, {}))
+                names = first.keys() | second.keys()
+                changed = {name for name in names if first.get(name) != second.get(name)}
+                is_alone = key in changed and changed <= {key, *with_keys}
+                if is_alone and is_better(first.get(key)) and not is_better(second.get(key)):
+                    yield pair
+
+    def find_fewer_labels(self, factor: int) -> Iterator[PlannedComparison]:
+        """Yield pretrained systems beside their random init with `factor` times the labels."""
+        known = [
+            cell
+            for cell in self.cells.values()
+            if cell.train_examples
+            and cell.system.model not in self.weak_models
+            and TEST_SET_SEPARATOR not in cell.task
+        ]
+        random = [cell for cell in known if cell.system.init == "random"]
+        for cell in known:
+            for other in random:
+                twin = replace(other.system, init="pretrained", recipe=cell.system.recipe)
+                has_more = other.train_examples >= factor * cell.train_examples
+                is_twin = (twin, other.task) == (cell.system, cell.task)
+                if has_more and is_twin and self._is_above_chance(cell, other):
+                    yield PlannedComparison("pretraining", cell, other)
+
+    def _is_above_chance(self, *cells: ResultCell) -> bool:
+        """Return whether one of these cells is shown to be above chance."""
+        scores = [self.analysis.find_score(cell.system, cell.setting) for cell in cells]
+        return any(score.above_chance for score in scores)
+
+
+def _both_orders(planned: PlannedComparison) -> tuple[PlannedComparison, PlannedComparison]:
+    return planned, replace(planned, first=planned.second, second=planned.first)
 
 
 def _flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
@@ -143,7 +181,7 @@ class Claim:
     text: str
     source: str
     published: str  # what the paper printed
-    find: Callable[[Evidence], Iterator[Comparison]]
+    find: Callable[[Evidence], Iterator[PlannedComparison]]
 
 
 def _is(value: Any) -> Callable[[Any], bool]:
@@ -158,29 +196,29 @@ def _is_above(limit: float) -> Callable[[Any], bool]:
     return lambda other: other is not None and bool(other > limit)
 
 
-def _find_pretrained(evidence: Evidence) -> Iterator[Comparison]:
+def _find_pretrained(evidence: Evidence) -> Iterator[PlannedComparison]:
     for transfer in ("frozen", "finetuned"):
         yield from evidence.find("pretraining", transfer=transfer)
 
 
-def _find_two_directions(evidence: Evidence) -> Iterator[Comparison]:
+def _find_two_directions(evidence: Evidence) -> Iterator[PlannedComparison]:
     """Yield bidirectional models beside left-to-right ones of the same kind of network."""
     for first, second in (("elmo", "ulmfit"), ("bert", "gpt"), ("bert_modern", "gpt_modern")):
         yield from evidence.find_families((first,), (second,), kinds=CONTEXT_DECIDES)
     yield from evidence.find_changes("architecture.direction", _is_not("left_to_right"))
 
 
-def _find_masked_on_spans(evidence: Evidence) -> Iterator[Comparison]:
+def _find_masked_on_spans(evidence: Evidence) -> Iterator[PlannedComparison]:
     for first, second in (("bert", "gpt"), ("bert_modern", "gpt_modern")):
         yield from evidence.find_families((first,), (second,), kinds=SPANS, transfer="finetuned")
 
 
-def _find_bert_on_texts(evidence: Evidence) -> Iterator[Comparison]:
+def _find_bert_on_texts(evidence: Evidence) -> Iterator[PlannedComparison]:
     for first, second in (("bert", "gpt"), ("bert_modern", "gpt_modern")):
         yield from evidence.find_families((first,), (second,), kinds=TEXTS, transfer="finetuned")
 
 
-def _find_transformers(evidence: Evidence) -> Iterator[Comparison]:
+def _find_transformers(evidence: Evidence) -> Iterator[PlannedComparison]:
     yield from evidence.find_families(("gpt",), ("ulmfit",), transfer="finetuned")
     yield from evidence.find_changes(
         "architecture.contextualizer", _is_not("lstm"), with_keys=LSTM_KEYS
@@ -193,6 +231,12 @@ CLAIMS = (
         "Dai and Le 2015, table 2",
         "IMDb, error: LSTM 13.5 %, pretrained 7.2 %",
         _find_pretrained,
+    ),
+    Claim(
+        "Pretraining is worth more than ten times the labels.",
+        "Howard and Ruder 2018, figure 3",
+        "IMDb: 100 labels as good as 1,000 from scratch",
+        lambda evidence: evidence.find_fewer_labels(10),
     ),
     Claim(
         "Vectors of character n-grams are better than vectors of whole words.",
@@ -323,22 +367,16 @@ CLAIMS = (
 )
 
 
-def judge_claims(
-    evidence: Evidence, planned: Sequence[PlannedComparison]
-) -> tuple[ClaimFinding, ...]:
+def judge_claims(evidence: Evidence) -> tuple[ClaimFinding, ...]:
     """Return the claims that a study has comparisons for, in the order of CLAIMS.
 
-    `planned` are the comparisons of the study. Those of a claim are made again as one family.
+    The comparisons of a claim are made again, as one family.
     """
-    cells = {
-        (cell.setting, cell.system): cell for one in planned for cell in (one.first, one.second)
-    }
     # A claim may have one comparison, which says little about how seeds vary.
-    all_scores = [scores for scores in map(pair_scores, planned) if scores is not None]
+    all_scores = _pair_all(evidence.planned)
     found = []
     for claim in CLAIMS:
-        paired = [_pair(one, cells) for one in claim.find(evidence)]
-        family = [scores for scores in paired if scores is not None]
+        family = _pair_all(claim.find(evidence))
         if family:
             comparisons = compare_family(family, moderated_by=all_scores)
             finding = ClaimFinding(claim.text, claim.source, claim.published, tuple(comparisons))
@@ -346,10 +384,6 @@ def judge_claims(
     return tuple(found)
 
 
-def _pair(
-    comparison: Comparison, cells: Mapping[tuple[Setting, System], ResultCell]
-) -> PairedScores | None:
-    first, second = (
-        cells[comparison.setting, system] for system in (comparison.first, comparison.second)
-    )
-    return pair_scores(PlannedComparison(comparison.comparison_type, first, second))
+def _pair_all(planned: Iterable[PlannedComparison]) -> list[PairedScores]:
+    """Return the scores of those that share seeds and items."""
+    return [scores for scores in map(pair_scores, planned) if scores is not None]
