@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pandas as pd
+
 from lineage import artifacts
 from lineage.analysis.build import build_results, read_results_csv, write_results_csv
 from lineage.analysis.decision import Decision, SystemCost, decide
@@ -127,6 +129,24 @@ def rebuild_report(folder: Path) -> Path:
 
     Raises InputError if there is no evidence.
     """
+    folder = find_report(folder)
+    params = read_params(folder / EVIDENCE_DIR / PARAMS_FILE)
+    facts_file = folder / EVIDENCE_DIR / FACTS_FILE
+    content = artifacts.read_json(facts_file)
+    if isinstance(content, dict):
+        content = {name: fact for name, fact in content.items() if name not in FORMER_FACTS}
+    facts = parse_record(ReportFacts, content, str(facts_file))
+    table, analysis = analyze_evidence(folder, params)
+    write_results_csv(folder / "results.csv", table)
+    write_report(folder, analysis, facts, params)
+    return folder / "comparison.html"
+
+
+def find_report(folder: Path) -> Path:
+    """Return the folder of the report of a study, or the folder itself if it is one.
+
+    Raises InputError if there is no evidence.
+    """
     if not (folder / EVIDENCE_DIR).is_dir() and (folder / "reports" / EVIDENCE_DIR).is_dir():
         folder = folder / "reports"
     evidence = folder / EVIDENCE_DIR
@@ -136,20 +156,16 @@ def rebuild_report(folder: Path) -> Path:
             "report or of a study that `lineage run` has finished. Reports of tasks whose answers "
             "are texts keep none, unless the study has `report: {show_text: true}`"
         )
-    params = read_params(evidence / PARAMS_FILE)
-    facts_file = evidence / FACTS_FILE
-    content = artifacts.read_json(facts_file)
-    if isinstance(content, dict):
-        content = {name: fact for name, fact in content.items() if name not in FORMER_FACTS}
-    facts = parse_record(ReportFacts, content, str(facts_file))
-    table, analysis = build_results(
-        evidence / RESULTS_DIR,
+    return folder
+
+
+def analyze_evidence(folder: Path, params: Params) -> tuple[pd.DataFrame, Analysis]:
+    """Return the rows and the analysis of the results that a report's folder keeps."""
+    return build_results(
+        folder / EVIDENCE_DIR / RESULTS_DIR,
         params.grid,
         params.report,
         params.tasks,
         params.continued_models,
         params.models,
     )
-    write_results_csv(folder / "results.csv", table)
-    write_report(folder, analysis, facts, params)
-    return folder / "comparison.html"
