@@ -294,9 +294,12 @@ Reader = Callable[[Sentence], Sequence[object]]
 
 def read_study(sentence: Sentence) -> list[object]:
     analysis = sentence.report.analysis
-    text_bytes = [one["text_bytes"] or 0 for one in analysis["budget"] if one["budget_matched"]]
+    own = [one for one in analysis["budget"] if one["budget_matched"] and one["text_bytes"]]
+    most = max(own, key=lambda one: one["text_bytes"])
+    epochs = max(most["epochs"], 1.0)
+    passes = [f"{epochs:.1f}".removesuffix(".0")] if "read" in sentence.text else []
     seeds = (analysis["grid"][name] for name in ("pretrain_seeds", "finetune_seeds"))
-    return [f"{max(text_bytes) / 1e6:.3g}", *map(len, seeds)]
+    return [f"{most['text_bytes'] / epochs / 1e6:.3g}", *passes, *map(len, seeds)]
 
 
 def read_trials(sentence: Sentence) -> list[object]:
@@ -358,7 +361,7 @@ def read_costs(sentence: Sentence) -> list[object]:
         and {name: one[name] for name in setting} == setting
     }
     expected: list[object] = []
-    last = "TF-IDF"
+    last = sentence.text.removeprefix(f"{sentence.task}: ").partition(" is the cheapest")[0]
     for name in re.findall(r"(?:; |, | and )([\w -]+?) takes ", sentence.text):
         seconds = costs[name]
         expected.append(f"{seconds:.0f}" if seconds < 120 else f"{seconds / 60:.0f}")
@@ -378,6 +381,23 @@ def count_items(sentence: Sentence) -> list[object]:
     return [f"{items:,}", *([num_groups] if 0 < num_groups < items else [])]
 
 
+def count_duplicates(sentence: Sentence) -> list[object]:
+    splits = sentence.summary["splits"]
+    split = "validation" if "validation items" in sentence.text else "test"
+    return [splits[split]["duplicates_of_train"], splits[split]["items"]]
+
+
+def read_refits(sentence: Sentence) -> list[object]:
+    """Return the items that each refitted system has learned from, and those of the scored one."""
+    named = [one for one in sentence.report.facts["refits"] if f"{one['task']} (" in sentence.text]
+    largest = {one["task"]: one for one in named}  # the most labels come last
+    return [
+        f"{one[name]:,}"
+        for one in largest.values()
+        for name in ("train_examples", "scored_examples")
+    ]
+
+
 def read_truncation(sentence: Sentence) -> list[object]:
     test = sentence.summary["splits"]["test"]
     return [f"{100 * test['truncated'] / test['items']:.0f}", sentence.summary["max_words"]]
@@ -385,11 +405,13 @@ def read_truncation(sentence: Sentence) -> list[object]:
 
 def read_cut_texts(sentence: Sentence) -> list[object]:
     """Return the share of texts that a model cuts and its longest text; it is in the results."""
-    rows = sentence.report.results.query("task == @name", local_dict={"name": sentence.task})
+    table = sentence.report.results
+    is_scored = table["split"] == sentence.report.analysis["split"]
+    rows = table[is_scored & (table["task"] == sentence.task)]
     notes = [note for reason in rows["reason"].dropna() for note in json.loads(reason)]
     values = [one["value"] for one in notes if one["kind"] == "truncated"]
-    shown = {(f"{100 * one['share']:.0f}", one["max_positions"]) for one in values}
-    return [number for pair in sorted(shown) for number in pair]
+    shown = dict.fromkeys((f"{100 * one['share']:.0f}", one["max_positions"]) for one in values)
+    return [number for pair in shown for number in pair]
 
 
 def read_confusion(sentence: Sentence) -> list[object]:
@@ -475,6 +497,14 @@ READERS: dict[str, Reader] = {
     ],
     r"With tokens of its own": lambda one: [f"{find_own_bits(one)['bits_per_byte']:.3f}"],
     r"Contaminated: ": lambda _: [MAX_NGRAM_WORDS],
+    r"For use, they are fitted again": read_refits,
+    r"The scores are those before": lambda one: [
+        max(refit["num_seeds"] for refit in one.report.facts["refits"]),
+        one.report.facts["refits"][0]["finetune_seed"],
+    ],
+    r"A family of 2018": lambda _: ["2018"],
+    r"Its .* interval is over blocks": lambda _: [CONFIDENCE],
+    r"[\d,]+ of the [\d,]+ \w+ items also occur in train": count_duplicates,
     r"Could have found: ": lambda _: [f"{100 * POWER:g}", 100],
     r"All [\d,]+ labels:|\d+ labels:": lambda one: [
         f"{count:,}" for count in one.tfidf if f"{count:,} labels:" in one.text.lower()

@@ -84,7 +84,11 @@ def test_the_stated_budget_is_that_of_the_model_that_read_the_most_text(analysis
     """With several epochs, a family that counts co-occurrences reads less text than the others."""
     first, *others = analysis.budget
     budget = (replace(first, text_bytes=1e6), *(replace(one, text_bytes=4e6) for one in others))
+    budget = tuple(replace(one, epochs=1.0) for one in budget)
     assert format_text_read(ReportData(replace(analysis, budget=budget))) == "4 MB of text"
+    twice = tuple(replace(one, epochs=2.0) for one in budget)
+    read = format_text_read(ReportData(replace(analysis, budget=twice)))
+    assert read == "2 MB of text, read 2 times"
 
 
 def test_every_section_is_in_the_list_and_has_one_file() -> None:

@@ -27,7 +27,9 @@ from lineage.analysis.records import (
     System,
 )
 from lineage.analysis.settings import SILENT_OUTCOMES, comparison_outcome
+from lineage.answers.span import SpanAnswer
 from lineage.networks.registry import load_family
+from lineage.tasks.base import Kind, load_kind
 
 Tree = Mapping[str, Any]
 
@@ -43,9 +45,6 @@ CONTEXTUAL = (
     "bert_modern",
     "gpt_bert",
 )
-CONTEXT_DECIDES = ("word_sense", "token_classification")
-TEXTS = ("text_classification", "text_regression", "multiple_choice")
-SPANS = ("token_classification", "extractive_qa")
 # What else a recurrent contextualizer cannot have.
 LSTM_KEYS = ("architecture.position_encoding", "architecture.num_heads")
 
@@ -73,22 +72,30 @@ class Evidence:
         return {one.model for one in self.analysis.ngram_comparisons if one.learned_less}
 
     def find(
-        self, comparison_type: ComparisonType, *, kinds: Collection[str] = (), transfer: str = ""
+        self,
+        comparison_type: ComparisonType,
+        *,
+        suits: Callable[[Kind], bool] | None = None,
+        transfer: str = "",
+        weak_too: bool = False,
     ) -> Iterator[PlannedComparison]:
-        """Yield comparisons of one type on these kinds of task and in this use; none named: all."""
+        """Yield comparisons of one type, on kinds of task that suit and in this use; else all.
+
+        `weak_too` includes models that are not shown to have learned more than a 5-gram model.
+        """
         for one in self.analysis.comparisons:
             if one.comparison_type != comparison_type or TEST_SET_SEPARATOR in one.task:
                 continue
+            if not weak_too and self.weak_models & {one.first.model, one.second.model}:
+                continue
             first, second = (self.cells[one.setting, each] for each in (one.first, one.second))
-            is_of_kind = not kinds or first.kind in kinds
+            is_of_kind = suits is None or suits(load_kind(first.kind))
             is_of_use = transfer in ("", one.first.transfer)
             if is_of_kind and is_of_use and self._says_something(one):
                 yield PlannedComparison(comparison_type, first, second)
 
     def _says_something(self, comparison: Comparison) -> bool:
         """Return whether a comparison could show a difference."""
-        if self.weak_models & {comparison.first.model, comparison.second.model}:
-            return False
         if comparison.verdict == "too few seeds":
             return False
         return comparison_outcome(self.analysis, comparison) not in SILENT_OUTCOMES
@@ -98,11 +105,11 @@ class Evidence:
         first: Collection[str],
         second: Collection[str],
         *,
-        kinds: Collection[str] = (),
+        suits: Callable[[Kind], bool] | None = None,
         transfer: str = "",
     ) -> Iterator[PlannedComparison]:
         """Yield comparisons of pretrained models of these families, the first named first."""
-        for one in self.find("models", kinds=kinds, transfer=transfer):
+        for one in self.find("models", suits=suits, transfer=transfer):
             for pair in _both_orders(one):
                 is_pretrained = pair.first.system.init == "pretrained"
                 families = pair.first.system.family, pair.second.system.family
@@ -110,8 +117,11 @@ class Evidence:
                     yield pair
 
     def find_successors(self) -> Iterator[PlannedComparison]:
-        """Yield comparisons of a family with the one that it succeeds."""
-        for one in self.find("models"):
+        """Yield comparisons of a family with the one that it succeeds.
+
+        What a recipe has learned is the question, so models that learned little count too.
+        """
+        for one in self.find("models", weak_too=True):
             for pair in _both_orders(one):
                 older = load_family(pair.first.system.family).successor_of
                 if pair.first.system.init == "pretrained" and older == pair.second.system.family:
@@ -150,7 +160,8 @@ class Evidence:
                 has_more = other.train_examples >= factor * cell.train_examples
                 is_twin = (twin, other.task) == (cell.system, cell.task)
                 if has_more and is_twin and self._is_above_chance(cell, other):
-                    yield PlannedComparison("pretraining", cell, other)
+                    # Not "pretraining", which has the same number of labels on both sides.
+                    yield PlannedComparison("models", cell, other)
 
     def _is_above_chance(self, *cells: ResultCell) -> bool:
         """Return whether one of these cells is shown to be above chance."""
@@ -184,8 +195,19 @@ class Claim:
     find: Callable[[Evidence], Iterator[PlannedComparison]]
 
 
-def _is(value: Any) -> Callable[[Any], bool]:
-    return lambda other: bool(other == value)
+def _asks_for_words(kind: Kind) -> bool:
+    """Return whether each answer is about a word in its context."""
+    is_about_word = kind.unit == "word" and not issubclass(kind.answer, SpanAnswer)
+    return is_about_word and kind.answer.answered_by == "head"
+
+
+def _asks_for_words_or_spans(kind: Kind) -> bool:
+    return _asks_for_words(kind) or issubclass(kind.answer, SpanAnswer)
+
+
+def _asks_for_texts(kind: Kind) -> bool:
+    """Return whether each answer is about a whole text."""
+    return kind.answer.answered_by == "head" and not _asks_for_words_or_spans(kind)
 
 
 def _is_not(value: Any) -> Callable[[Any], bool]:
@@ -204,18 +226,22 @@ def _find_pretrained(evidence: Evidence) -> Iterator[PlannedComparison]:
 def _find_two_directions(evidence: Evidence) -> Iterator[PlannedComparison]:
     """Yield bidirectional models beside left-to-right ones of the same kind of network."""
     for first, second in (("elmo", "ulmfit"), ("bert", "gpt"), ("bert_modern", "gpt_modern")):
-        yield from evidence.find_families((first,), (second,), kinds=CONTEXT_DECIDES)
+        yield from evidence.find_families((first,), (second,), suits=_asks_for_words)
     yield from evidence.find_changes("architecture.direction", _is_not("left_to_right"))
 
 
 def _find_masked_on_spans(evidence: Evidence) -> Iterator[PlannedComparison]:
     for first, second in (("bert", "gpt"), ("bert_modern", "gpt_modern")):
-        yield from evidence.find_families((first,), (second,), kinds=SPANS, transfer="finetuned")
+        yield from evidence.find_families(
+            (first,), (second,), suits=_asks_for_words_or_spans, transfer="finetuned"
+        )
 
 
 def _find_bert_on_texts(evidence: Evidence) -> Iterator[PlannedComparison]:
     for first, second in (("bert", "gpt"), ("bert_modern", "gpt_modern")):
-        yield from evidence.find_families((first,), (second,), kinds=TEXTS, transfer="finetuned")
+        yield from evidence.find_families(
+            (first,), (second,), suits=_asks_for_texts, transfer="finetuned"
+        )
 
 
 def _find_transformers(evidence: Evidence) -> Iterator[PlannedComparison]:
@@ -249,7 +275,7 @@ CLAIMS = (
         "Peters et al. 2018, table 1",
         "named entities, F1: 90.2, with ELMo 92.2",
         lambda evidence: evidence.find_families(
-            CONTEXTUAL, STATIC, kinds=CONTEXT_DECIDES, transfer="frozen"
+            CONTEXTUAL, STATIC, suits=_asks_for_words, transfer="frozen"
         ),
     ),
     Claim(
@@ -370,18 +396,33 @@ CLAIMS = (
 def judge_claims(evidence: Evidence) -> tuple[ClaimFinding, ...]:
     """Return the claims that a study has comparisons for, in the order of CLAIMS.
 
-    The comparisons of a claim are made again, as one family.
+    The comparisons of a claim are made again, as one family. What the page says of a comparison
+    elsewhere must hold too, with the correction that it has there.
     """
-    # A claim may have one comparison, which says little about how seeds vary.
+    verdicts = {
+        _key(each): each.verdict
+        for one in evidence.analysis.comparisons
+        for each in (one, one.reversed())
+    }
+    # A claim may have one comparison in a setting, which says little about how seeds vary.
     all_scores = _pair_all(evidence.planned)
     found = []
     for claim in CLAIMS:
         family = _pair_all(claim.find(evidence))
         if family:
-            comparisons = compare_family(family, moderated_by=all_scores)
-            finding = ClaimFinding(claim.text, claim.source, claim.published, tuple(comparisons))
-            found.append(finding)
+            comparisons = tuple(
+                one
+                if verdicts.get(_key(one), one.verdict) == one.verdict
+                else replace(one, verdict="no significant difference")
+                for one in compare_family(family, moderated_by=all_scores)
+            )
+            found.append(ClaimFinding(claim.text, claim.source, claim.published, comparisons))
     return tuple(found)
+
+
+def _key(comparison: Comparison) -> tuple[Any, ...]:
+    one = comparison
+    return one.comparison_type, one.setting, one.first, one.second
 
 
 def _pair_all(planned: Iterable[PlannedComparison]) -> list[PairedScores]:

@@ -20,6 +20,7 @@ from lineage.analysis.records import (
     Comparison,
     ComparisonType,
     SeedDifference,
+    Setting,
     System,
     group_by,
 )
@@ -103,6 +104,11 @@ class PairedScores:
         )
 
     @property
+    def setting_and_use(self) -> tuple[Setting, str]:
+        """Return what decides how much seeds vary: labels, task, and the way of using models."""
+        return self.planned.first.setting, self.planned.first.system.transfer
+
+    @property
     def is_test(self) -> bool:
         """Return whether this is a test.
 
@@ -182,15 +188,11 @@ def compare_family(
 ) -> list[Comparison]:
     """Compare pairs that are read together: they share seed variances, and Holm's correction.
 
-    The seed variances of `moderated_by` count too; without any, they are those of the family.
+    A family of several settings or uses takes the seed variances of those of `moderated_by` that
+    have the same setting and use, since runs with few labels vary much more than others.
     """
     tested = [place for place, scores in enumerate(family) if scores.is_test]
-    variances = [
-        statistics.estimate_seed_variances(scores.differences, scores.seeds)
-        for scores in moderated_by or family
-        if scores.is_test
-    ]
-    estimates = [_estimate_difference(scores, seed_variances=variances) for scores in family]
+    estimates = _estimate_family(family, moderated_by)
     judgements = statistics.judge_differences([estimates[place] for place in tested])
     judgement_of = dict(zip(tested, judgements, strict=True))
     found = []
@@ -228,6 +230,25 @@ def compare_family(
             )
         )
     return found
+
+
+def _estimate_family(
+    family: Sequence[PairedScores], moderated_by: Sequence[PairedScores]
+) -> list[statistics.Estimate]:
+    known = [
+        (one.setting_and_use, statistics.estimate_seed_variances(one.differences, one.seeds))
+        for one in moderated_by or family
+        if one.is_test
+    ]
+    estimates = []
+    for scores in family:
+        own = [
+            variances
+            for key, variances in known
+            if not moderated_by or key == scores.setting_and_use
+        ]
+        estimates.append(_estimate_difference(scores, seed_variances=own))
+    return estimates
 
 
 def _estimate_difference(

@@ -52,7 +52,7 @@ def _draw_classes(
         title="F1 by label",
         subtitle=f"{details.counted} in test",
     )
-    sentence = describe_classes(classes, place=places[0], name=series[0].name)
+    sentence = describe_classes(details.classes, place=places[0], name=series[0].name)
     yield Figure(svg, sentence, details.task)
 
 

@@ -196,7 +196,7 @@ def draw_cost_panel(
     taken.append((0, floor, size.width, size.height))  # nor on the numbers of the axis
     for one, (x, y) in sorted(zip(points, marks, strict=True), key=lambda pair: pair[1][1]):
         parts.append(draw_marker(one.style.marker, x, y, 4, f'fill="{one.style.color}"'))
-        parts.append(_draw_point_name(one, x, y, taken, size.width))
+        parts.append(_draw_point_name(one, x, y, taken, size.width - 4))
     described = "; ".join(
         f"{one.name} {100 * one.score:.1f} in {format_seconds(one.seconds)}" for one in points
     )
@@ -210,10 +210,14 @@ def _draw_point_name(point: CostPoint, x: float, y: float, taken: list[Box], edg
     width = CHARACTER_WIDTH * len(point.name)
     left = x - 9 - width
     places = [(x + 7, y - 6), (x + 7, y + 14), (x + 9, y + 4), (left, y - 6), (left, y + 4)]
-    places += [(x + 7, y + 26), (x + 7, y - 18), (left, y + 16)]
+    places += [(left, y + 16)]
+    for distance in (12, 24, 36, 48):  # further away if many points are close
+        places += [(x + 7, y - 6 - distance), (x + 7, y + 14 + distance)]
+        places += [(left, y - 6 - distance), (left, y + 16 + distance)]
     boxes = [(left, base - 9, left + width, base + 2) for left, base in places]
     free = [box for box in boxes if _is_free(box, taken, edge)]
-    chosen = (free or boxes)[0]
+    inside = [box for box in boxes if box[0] >= PLOT_LEFT and box[2] <= edge]
+    chosen = (free or inside or boxes)[0]
     taken.append(chosen)
     return _draw_name(chosen[0], chosen[3] - 2, point.name, bold=point.on_front)
 

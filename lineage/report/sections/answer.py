@@ -16,6 +16,8 @@ from lineage.report.formatting import (
 from lineage.report.section import Paragraph, ReportData, Section
 from lineage.report.sections.what_was_run import name_origin
 
+MIN_PASSES = 1.05  # below, the text was read once
+
 
 def build(report: ReportData) -> Section:
     """Return the head of the page."""
@@ -56,18 +58,20 @@ def describe_study(report: ReportData) -> str:
 
 
 def format_text_read(report: ReportData) -> str:
-    """Name the corpus and the text that each model read: `4 MB of novels.txt (en)`."""
+    """Name the corpus and what each model read of it: `4 MB of novels.txt (en), read 3 times`."""
     analysis = report.analysis
-    read = [one.text_bytes for one in analysis.budget if one.budget_matched and not one.members]
-    known = [count for count in read if count]
+    own = [one for one in analysis.budget if one.budget_matched and not one.members]
+    known = [(one.text_bytes, one.epochs or 1.0) for one in own if one.text_bytes]
     if not known:
         return ""
-    text = f"{format_si(max(known), 'B')} of"
+    text_bytes, epochs = max(known)
+    text = f"{format_si(text_bytes / max(epochs, 1.0), 'B')} of"
+    passes = f", read {epochs:.1f} times".replace(".0 ", " ") if epochs >= MIN_PASSES else ""
     if report.params is None:
-        return f"{text} text"
+        return f"{text} text{passes}"
     corpus = report.params.corpora[report.params.budget.corpus]
     origins = dict.fromkeys(name_origin(source, short=True) for source in corpus.sources)
-    return f"{text} {join_with_and([*origins])} ({corpus.language})"
+    return f"{text} {join_with_and([*origins])} ({corpus.language}){passes}"
 
 
 def _list_untried(report: ReportData, label_counts: Sequence[str]) -> Iterator[Paragraph]:

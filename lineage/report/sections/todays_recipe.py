@@ -44,15 +44,16 @@ def build(report: ReportData) -> Section | None:
     pairs = find_pairs(analysis)
     if not pairs:
         return None
-    blocks: list[Block] = [Paragraph(NOTE, "note"), _loss_table(analysis, pairs)]
+    findings: list[Block] = []
+    tables: list[Block] = [Paragraph(NOTE, "note"), _loss_table(analysis, pairs)]
     for modern, historical in pairs:
         comparisons = compare(analysis, modern, historical)
         if comparisons:
             title = _name_pair(analysis, modern, historical)
-            lead = describe(analysis, modern, historical, comparisons)
-            rows = _task_rows(analysis, comparisons)
-            blocks.append(Table(COLUMNS, rows, title=title, lead=lead))
-    return Section("What today's recipe is worth", blocks)
+            findings.append(Paragraph(describe(analysis, modern, historical, comparisons)))
+            tables.append(Table(COLUMNS, _task_rows(analysis, comparisons), title=title))
+    folded = Section("By task", tables, is_folded=True, css="note")
+    return Section("What today's recipe is worth", [*findings, folded])
 
 
 def find_pairs(analysis: Analysis) -> list[tuple[str, str]]:
