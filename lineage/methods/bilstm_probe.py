@@ -4,7 +4,8 @@ The linear layer reads:
 - for a text, the BiLSTM's outputs max-pooled over its pieces; for two texts, the max-pooled u and
   v, |u - v| and u * v (Conneau et al. 2017, section 3), and the cosine of u and v;
 - for a word in a sentence, or in a context, the output at that word;
-- for tags, the output at every word, with a CRF on top (Peters et al. 2017, section 2.1; Peters et
+- for tags, the output at every word (of a sentence whose predicate is marked at the input, as in He
+  et al. 2017, section 2.1, if roles are asked for), with a CRF on top (Peters et al. 2017, section 2.1; Peters et
   al. 2018, appendix A).
 
 With `join` the first LSTMs read the added static vectors alone, and the language model's features
@@ -255,7 +256,7 @@ class BilstmProbe(nn.Module):
         layers_below_join = settings.layers_below_join if static_size else 0
         self.late_size = D - static_size if layers_below_join else 0
         self.bilstm = BiLstm(
-            D,
+            D + (item.predicate is not None),
             settings.hidden_size,
             settings.num_layers,
             dropout=settings.dropout,
@@ -303,6 +304,8 @@ class BilstmProbe(nn.Module):
 
     def _encode(self, x_BTD: torch.Tensor, batch: FeatureBatch) -> torch.Tensor:
         """Return a vector for each word that the task asks about, or for each encoding."""
+        if batch.predicates_M is not None:
+            x_BTD = torch.cat([x_BTD, _mark_predicates(batch).to(x_BTD.dtype)], -1)
         y_BTH = self.bilstm(x_BTD, batch.mask_BT)
         if batch.word_rows_M is not None:
             return y_BTH.flatten(0, 1).index_select(0, batch.word_rows_M)
@@ -338,6 +341,13 @@ class BilstmProbe(nn.Module):
         marginals_MK = self.crf.marginals(scores_NWK, mask_NW)[mask_NW]
         decoded_M = self.crf.viterbi_decode(scores_NWK, mask_NW)[mask_NW]
         return ProbeOutput(marginals_MK.double().cpu().numpy(), decoded_M.cpu().numpy(), loss)
+
+
+def _mark_predicates(batch: FeatureBatch) -> torch.Tensor:
+    """Return (B, T, 1): True at the predicate of each item."""
+    assert batch.predicates_M is not None
+    words_M = torch.arange(len(batch.predicates_M), device=batch.predicates_M.device)
+    return _pad_words(words_M == batch.predicates_M, batch)[..., None]
 
 
 def _pad_words(x_M: torch.Tensor, batch: FeatureBatch) -> torch.Tensor:
