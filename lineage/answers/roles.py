@@ -86,16 +86,16 @@ class RolesAnswer(TagsAnswer):
     ) -> LinearInputs:
         """Return each word with its neighbors, the predicate, and its place relative to it."""
         words = words_in_context(items["tokens"])
-        predicates: list[tuple[str, str]] = []
+        predicate_words: list[tuple[str, str]] = []  # before the word, and after it
         offsets: list[int] = []
         for tokens, predicate in zip(items["tokens"], items["predicate"], strict=True):
             place = int(predicate)
             offsets += range(-place, len(tokens) - place)
-            before = [(NO_PREDICATE, tokens[place])] * place
-            after = [(tokens[place], NO_PREDICATE)] * (len(tokens) - place)
-            predicates += before + after
+            after = [(NO_PREDICATE, tokens[place])] * place
+            before = [(tokens[place], NO_PREDICATE)] * (len(tokens) - place)
+            predicate_words += after + before
         places_MF = place_features(torch.tensor(offsets)).numpy()
-        rows = [(*word, *sides) for word, sides in zip(words, predicates, strict=True)]
+        rows = [(*word, *others) for word, others in zip(words, predicate_words, strict=True)]
         return LinearInputs(words=rows, extra_MF=places_MF)
 
 

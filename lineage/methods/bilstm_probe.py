@@ -4,9 +4,12 @@ The linear layer reads:
 - for a text, the BiLSTM's outputs max-pooled over its pieces; for two texts, the max-pooled u and
   v, |u - v| and u * v (Conneau et al. 2017, section 3), and the cosine of u and v;
 - for a word in a sentence, or in a context, the output at that word;
-- for tags, the output at every word (of a sentence whose predicate is marked at the input, as in He
-  et al. 2017, section 2.1, if roles are asked for), with a CRF on top (Peters et al. 2017, section 2.1; Peters et
+- for tags, the output at every word, with a CRF on top (Peters et al. 2017, section 2.1; Peters et
   al. 2018, appendix A).
+
+If words are arguments of a predicate, the predicate is marked at the input (He et al. 2017, section
+2.1), and the linear layer reads what `relate_to_predicate` makes of the output (as Shi and Lin
+2019, section 3.2).
 
 With `join` the first LSTMs read the added static vectors alone, and the language model's features
 are concatenated to their output, [h_1; LM] (TagLM, Peters et al. 2017, section 2).
@@ -43,7 +46,12 @@ from lineage.methods.feature_store import pop_scaling, scaling_to_tensors
 from lineage.methods.head_method import PredictItems, ValidatedHeadMethod
 from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
 from lineage.methods.item_batches import ItemBatches
-from lineage.methods.pooling import combine_pair, pair_width
+from lineage.methods.pooling import (
+    combine_pair,
+    pair_width,
+    relate_to_predicate,
+    related_width,
+)
 from lineage.methods.saved import SavedSystem
 from lineage.methods.stored_features import Features
 from lineage.networks.base import LossOutput
@@ -266,6 +274,8 @@ class BilstmProbe(nn.Module):
         output_size = self.bilstm.output_size
         if self.is_text_pair:
             output_size = pair_width(output_size)
+        if item.predicate is not None:
+            output_size = related_width(output_size)
         self.output_layer = nn.Linear(output_size, answer.num_outputs)
         self.crf = LinearChainCRF(answer.num_outputs) if answer.are_words else None
         self.init_weights(torch.Generator().manual_seed(derive_seed("task network", seed)))
@@ -280,6 +290,8 @@ class BilstmProbe(nn.Module):
         """Return (M, K) scores, without the CRF."""
         y_MH = self._encode(self._mix_layers(batch), batch)
         y_MH = fast_dropout(y_MH, self.dropout, self.training)
+        if batch.predicates_M is not None:
+            y_MH = relate_to_predicate(y_MH, batch.predicates_M)
         if self.is_multiple_choice:
             return self.output_layer(y_MH).view(-1, self.num_encodings)
         if not self.has_words:
