@@ -171,6 +171,9 @@ def test_init_proposes_roles_if_a_column_has_the_place_of_the_verb(
     assert block["kind"] == "semantic_roles"
     assert (block["tokens"], block["predicate"], block["label"]) == ("tokens", "verb", "roles")
     assert propose("srl=t.jsonl,kind=token_classification")["kind"] == "token_classification"
+    write_jsonl(home / "t.jsonl", [*rows[:7], rows[7] | {"verb": 99}, *rows[8:]])
+    with pytest.raises(InputError, match=r"row 8: column 'verb': 99 is outside the 6 tokens"):
+        propose("srl=t.jsonl")
     # Without the tag V, only the name of the column tells what it is.
     for name, kind in (("verb", "semantic_roles"), ("other", "token_classification")):
         plain = [
@@ -242,7 +245,10 @@ def test_heads_that_know_the_predicate_find_its_arguments(name: str, planted: Ta
     items, test_items = (tiny.encode(name, table) for table in tables)
     features = [extract_features(tiny.model(name), tokenizer, one) for one in (items, test_items)]
     probe = fit_linear_probe(features[0], labels, answer, LINEAR_PROBE, seed=0)
-    assert score(answer, test, probe(features[1])) > 0.95
+    outputs = probe(features[1])
+    assert score(answer, test, outputs) > 0.95
+    tags = {*" ".join(answer.answer_columns(test, outputs)["prediction"]).split()}
+    assert tags == {"ARG0", "ARG1", "O", "V"}, "`lineage predict` writes tags as the user does"
     learning_rate = 0.05 if name in tiny.STATIC else 0.01
     settings = replace(PLAIN_FINETUNE, learning_rate=learning_rate, word_layer_norm=True)
     model = finetune(tiny.model(name), tokenizer, items, labels, answer, settings)

@@ -45,7 +45,7 @@ PREDICATE_NAMES = (
     "verb_index",
     "verb_idx",
 )
-MIN_VERB_SHARE = 0.9  # of the rows, whose tag at the predicate is that of the verb
+MIN_VERB_SHARE = 0.9  # of the rows, in which the predicate is a token, and has the tag of a verb
 # Columns that describe a row; they are labels only if nothing else is.
 METADATA_NAMES = (
     *("author", "user", "username", "customer", "source", "domain", "doc", "document", "split"),
@@ -435,11 +435,15 @@ def _are_tags(tags: _Column, tokens: _Column) -> bool:
 
 
 def _are_places(places: _Column, tokens: _Column) -> bool:
-    """Return whether a column has in each row the place of one of its words, from 0."""
+    """Return whether a column has in nearly each row the place of one of its words, from 0.
+
+    Reading the data will refuse the other rows.
+    """
     if not places.is_numeric or places.has_fractions or len(places.filled) < len(places.values):
         return False
     pairs = zip(places.values, tokens.values, strict=True)
-    return all(0 <= float(place) < len(_entries(words)) for place, words in pairs)
+    num_inside = sum(0 <= float(place) < len(_entries(words)) for place, words in pairs)
+    return num_inside >= MIN_VERB_SHARE * len(places.values)
 
 
 def _are_verbs(places: _Column, tags: _Column) -> bool:
