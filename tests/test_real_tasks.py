@@ -116,6 +116,10 @@ MORE_TASKS = {  # the other folders that fit a kind of task
     "chnsenticorp": classify("zh-chnsenticorp", "text", language="zh"),
     "sick": rate("sick", "relatedness"),
     "pos": tag("semcor", "pos"),
+    "srl": (
+        "srl-up",
+        {"kind": "semantic_roles", "tokens": "tokens", "predicate": "predicate", "label": "roles"},
+    ),
     "blimp": compare_pairs("blimp", "uid"),
     "verbs": compare_pairs("agreement-marvin-linzen", "construction"),
 }
@@ -134,7 +138,6 @@ FOLDERS_WITHOUT_TASK = {
     "gap",
     "litbank",
     "molecules",
-    "srl-up",
 }
 TASKS_WITH_THIRD_BASELINE = [
     name

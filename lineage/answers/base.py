@@ -27,8 +27,8 @@ PredictionColumns = dict[str, np.ndarray]
 # sentences, the vectors of single words, or a trained translator.
 AnsweredBy = Literal["head", "sentence_probability", "word_vectors", "translator"]
 Splits = dict[str, pd.DataFrame]
-# A word between the one before it and the one after it.
-WordInContext = tuple[str, str, str]
+# A word between the one before it and the one after it; then other words that it is read with.
+WordInContext = tuple[str, ...]
 
 
 @dataclass(frozen=True)

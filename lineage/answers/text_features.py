@@ -52,10 +52,10 @@ def fit_text_vectorizer(texts: Sequence[Sequence[str]], language: str) -> TfidfV
 def fit_word_vectorizers(
     words: Sequence[WordInContext],
 ) -> tuple[tuple[TfidfVectorizer, ...], csr_matrix]:
-    """Fit a vectorizer of the character n-grams of the word before, of the word, and of the next."""
+    """Fit a vectorizer of character n-grams for each word of a row: the one before, the word, ..."""
     # In a few words nearly every n-gram occurs once, so all are kept.
     min_df = 1 if len(words) < MIN_DF_WORDS else 2
-    vectorizers = tuple(build_word_vectorizer(min_df=min_df) for _ in range(3))
+    vectorizers = tuple(build_word_vectorizer(min_df=min_df) for _ in words[0])
     # Not fit and then transform: the order of the columns within a row, and with it the last digit
     # of a sum, would be another.
     parts = [

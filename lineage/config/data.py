@@ -164,6 +164,7 @@ class Task:
     symmetric: bool = False
     label: str | None = None
     tokens: str | None = None
+    predicate: str | None = None  # for semantic_roles: the place of the verb in the tokens, from 0
     source: str | None = None
     target: str | None = None
     context: str | None = None  # for extractive_qa: the text that contains the answer

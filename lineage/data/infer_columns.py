@@ -13,6 +13,7 @@ from typing import Any
 
 from lineage.answers.annotations import START_KEYS, is_span_annotation
 from lineage.answers.label_names import MAX_LABELS
+from lineage.answers.roles import VERB_TAGS
 from lineage.data.quoting import is_number
 from lineage.errors import InputError, shorten_value
 from lineage.language import CJK_CHARACTER
@@ -31,11 +32,20 @@ DATE = re.compile(r"\d{4}[-/.]\d\d?[-/.]\d\d?([T ].*)?|\d\d?[-/.]\d\d?[-/.]\d{2,
 LABEL_NAMES = (
     ("label", "labels", "gold_label", "gold", "target", "class", "y"),
     ("category", "sentiment", "topic", "intent", "emotion", "score", "rating", "stars"),
-    ("ner", "tags", "ner_tags"),
+    ("ner", "tags", "ner_tags", "roles"),
 )
 SCORE_NAMES = ("score", "similarity", "relatedness")
 TEXT_NAMES = ("text", "body", "content", "sentence", "document", "review", "message", "comment")
 TOKEN_NAMES = ("tokens", "words")
+PREDICATE_NAMES = (
+    "predicate",
+    "predicate_index",
+    "predicate_idx",
+    "verb",
+    "verb_index",
+    "verb_idx",
+)
+MIN_VERB_SHARE = 0.9  # of the rows, in which the predicate is a token, and has the tag of a verb
 # Columns that describe a row; they are labels only if nothing else is.
 METADATA_NAMES = (
     *("author", "user", "username", "customer", "source", "domain", "doc", "document", "split"),
@@ -56,16 +66,20 @@ GUESSED_KINDS = (
     "text_classification",
     "text_regression",
     "token_classification",
+    "semantic_roles",
     "multiple_choice",
     "extractive_qa",
     "minimal_pairs",
     "word_similarity",
 )
+TAGGED_KINDS = ("token_classification", "semantic_roles")
+BILSTM_HINT = "add probes: [linear, bilstm] for a BiLSTM-CRF too, which is slower"
 # A guessed kind -> the comment on it in params.yaml.
 ALTERNATIVE_KINDS = {
     "text_classification": "or text_regression, if the label is an amount",
     "text_regression": "or text_classification, if the numbers are names",
-    "token_classification": "add probes: [linear, bilstm] for a BiLSTM-CRF too, which is slower",
+    "token_classification": BILSTM_HINT,
+    "semantic_roles": BILSTM_HINT,
 }
 NUMBER_KINDS = ("text_regression", "word_similarity")
 # Kinds that the names of their columns tell. The last key is optional.
@@ -163,7 +177,7 @@ class ColumnChoice:
     @property
     def has_tags(self) -> bool:
         """True if each word has a label."""
-        return self.kind == "token_classification"
+        return self.kind in TAGGED_KINDS
 
 
 @dataclass(frozen=True)
@@ -247,23 +261,46 @@ class _ColumnChooser:
         return ColumnChoice(kind, keys, (*texts, choices[0]), alternatives)
 
     def choose_tags(self) -> ColumnChoice | None:
-        """Return token_classification if a column has a tag for each word of another."""
-        kind = "token_classification"
-        if self.requested.kind not in (None, kind):
+        """Return token_classification if a column has a tag for each word of another.
+
+        With a column of places too, those of each row's verb, it is semantic_roles.
+        """
+        kind = self.requested.kind
+        if kind not in (None, *TAGGED_KINDS):
             return None
         tokens = self._choose_tokens()
         if tokens is None:
-            if self.requested.kind is None:
+            if kind is None:
                 return None
             raise self.refusal(
                 f"kind={kind} needs a column of words and one with a tag for each; name them, as "
                 "text=COLUMN,label=COLUMN"
             )
-        if self.requested.label:
-            return ColumnChoice(kind, {"tokens": tokens.name, "label": self.requested.label}, ())
-        candidates = [name for name, column in self.columns.items() if _are_tags(column, tokens)]
-        label, alternatives = self._pick_label(candidates)
-        return ColumnChoice(kind, {"tokens": tokens.name, "label": label}, (), alternatives)
+        label = self.requested.label
+        alternatives: dict[str, tuple[str, ...]] = {}
+        if not label:
+            tags = [name for name, column in self.columns.items() if _are_tags(column, tokens)]
+            label, alternatives = self._pick_label(tags)
+        predicate = None
+        if kind != "token_classification":
+            predicate = self._find_predicate(tokens, self.columns[label])
+        if predicate is not None:
+            keys = {"tokens": tokens.name, "predicate": predicate, "label": label}
+            return ColumnChoice("semantic_roles", keys, (), alternatives)
+        if kind == "semantic_roles":
+            raise self.refusal(
+                f"kind={kind} needs a column with the place of the verb among the words, from 0; "
+                f"call it {PREDICATE_NAMES[0]}, and give a row for each verb of a sentence"
+            )
+        keys = {"tokens": tokens.name, "label": label}
+        return ColumnChoice("token_classification", keys, (), alternatives)
+
+    def _find_predicate(self, tokens: _Column, tags: _Column) -> str | None:
+        """Return the column with the place of each row's verb, by its tags or by its name."""
+        places = [column for column in self.columns.values() if _are_places(column, tokens)]
+        found = [column.name for column in places if _are_verbs(column, tags)]
+        found += [column.name for column in places if column.name.lower() in PREDICATE_NAMES]
+        return found[0] if found else None
 
     def _choose_tokens(self) -> _Column | None:
         """Return the column of words whose tags another column has; None if there is none."""
@@ -395,6 +432,27 @@ def _are_tags(tags: _Column, tokens: _Column) -> bool:
         return False
     num_tags = len(_distinct_entries(tags))
     return num_tags <= MAX_LABELS and num_tags < len(_distinct_entries(tokens))
+
+
+def _are_places(places: _Column, tokens: _Column) -> bool:
+    """Return whether a column has in nearly each row the place of one of its words, from 0.
+
+    Reading the data will refuse the other rows.
+    """
+    if not places.is_numeric or places.has_fractions or len(places.filled) < len(places.values):
+        return False
+    pairs = zip(places.values, tokens.values, strict=True)
+    num_inside = sum(0 <= float(place) < len(_entries(words)) for place, words in pairs)
+    return num_inside >= MIN_VERB_SHARE * len(places.values)
+
+
+def _are_verbs(places: _Column, tags: _Column) -> bool:
+    """Return whether the tags at these places are nearly all that of the verb."""
+    num_verbs = 0
+    for place, cell in zip(places.values, tags.values, strict=True):
+        row_tags = dict(enumerate(_entries(cell)))
+        num_verbs += row_tags.get(int(float(place))) in VERB_TAGS
+    return num_verbs >= MIN_VERB_SHARE * len(places.values)
 
 
 def _are_spans(values: list[Any]) -> bool:

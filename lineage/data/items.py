@@ -133,7 +133,7 @@ def build_items(
     num_validation_taken = 0
     if kind.has_train_split and not task.folds:
         num_validation_taken = split_off_validation(
-            splits, raw.task, dropped, by_group=task.group is not None, seed=seed, where=where
+            splits, raw.task, dropped, by_group=kind.is_grouped(task), seed=seed, where=where
         )
     kind.answer.drop_unanswerable(splits, raw.places, dropped, folds=task.folds)
     for split, items in splits.items():
@@ -373,7 +373,7 @@ def _describe_items(
     grouped_splits = {
         split
         for split in splits
-        if (raw.tables[split].task if split.startswith(EXTRA_TEST_PREFIX) else task).group
+        if kind.is_grouped(raw.tables[split].task if split.startswith(EXTRA_TEST_PREFIX) else task)
     }
     default_metric = kind.answer.choose_metric(labels, raw.task.metric or (), where)
     return {
@@ -394,7 +394,7 @@ def _describe_items(
         "has": sorted(splits),
         "extra_test_sets": list(task.extra_test_sets),
         "folds": task.folds,
-        "grouped": task.group is not None,
+        "grouped": kind.is_grouped(task),
         "validation_share": task.validation_share,
         "ceilings": raw.ceilings,
         "ceiling_groups": raw.ceiling_groups,

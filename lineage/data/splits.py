@@ -171,7 +171,7 @@ def choose_whole_groups(
 def check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> None:
     """Raise InputError if some fold could not be the test set."""
     assert task.folds is not None
-    if task.group:
+    if kind.is_grouped(task):
         count = items["group"].nunique()
         noun = "groups"
     else:
@@ -240,7 +240,7 @@ def count_repeats_in_folds(
     if not task.folds:
         return {}
     texts = item_texts(splits["train"], task, kind)
-    units = splits["train"]["group"] if task.group else texts.index.to_series()
+    units = splits["train"]["group"] if kind.is_grouped(task) else texts.index.to_series()
     return {"train": int((units.groupby(texts).transform("nunique") > 1).sum())}
 
 

@@ -7,6 +7,10 @@ The linear layer reads:
 - for tags, the output at every word, with a CRF on top (Peters et al. 2017, section 2.1; Peters et
   al. 2018, appendix A).
 
+If words are arguments of a predicate, the predicate is marked at the input (He et al. 2017, section
+2.1), and the linear layer reads what `relate_to_predicate` makes of the output (as Shi and Lin
+2019, section 3.2).
+
 With `join` the first LSTMs read the added static vectors alone, and the language model's features
 are concatenated to their output, [h_1; LM] (TagLM, Peters et al. 2017, section 2).
 
@@ -42,7 +46,12 @@ from lineage.methods.feature_store import pop_scaling, scaling_to_tensors
 from lineage.methods.head_method import PredictItems, ValidatedHeadMethod
 from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
 from lineage.methods.item_batches import ItemBatches
-from lineage.methods.pooling import combine_pair, pair_width
+from lineage.methods.pooling import (
+    combine_pair,
+    pair_width,
+    relate_to_predicate,
+    related_width,
+)
 from lineage.methods.saved import SavedSystem
 from lineage.methods.stored_features import Features
 from lineage.networks.base import LossOutput
@@ -255,7 +264,7 @@ class BilstmProbe(nn.Module):
         layers_below_join = settings.layers_below_join if static_size else 0
         self.late_size = D - static_size if layers_below_join else 0
         self.bilstm = BiLstm(
-            D,
+            D + (item.predicate is not None),
             settings.hidden_size,
             settings.num_layers,
             dropout=settings.dropout,
@@ -265,6 +274,8 @@ class BilstmProbe(nn.Module):
         output_size = self.bilstm.output_size
         if self.is_text_pair:
             output_size = pair_width(output_size)
+        if item.predicate is not None:
+            output_size = related_width(output_size)
         self.output_layer = nn.Linear(output_size, answer.num_outputs)
         self.crf = LinearChainCRF(answer.num_outputs) if answer.are_words else None
         self.init_weights(torch.Generator().manual_seed(derive_seed("task network", seed)))
@@ -279,6 +290,8 @@ class BilstmProbe(nn.Module):
         """Return (M, K) scores, without the CRF."""
         y_MH = self._encode(self._mix_layers(batch), batch)
         y_MH = fast_dropout(y_MH, self.dropout, self.training)
+        if batch.predicates_M is not None:
+            y_MH = relate_to_predicate(y_MH, batch.predicates_M)
         if self.is_multiple_choice:
             return self.output_layer(y_MH).view(-1, self.num_encodings)
         if not self.has_words:
@@ -303,6 +316,8 @@ class BilstmProbe(nn.Module):
 
     def _encode(self, x_BTD: torch.Tensor, batch: FeatureBatch) -> torch.Tensor:
         """Return a vector for each word that the task asks about, or for each encoding."""
+        if batch.predicates_M is not None:
+            x_BTD = torch.cat([x_BTD, _mark_predicates(batch).to(x_BTD.dtype)], -1)
         y_BTH = self.bilstm(x_BTD, batch.mask_BT)
         if batch.word_rows_M is not None:
             return y_BTH.flatten(0, 1).index_select(0, batch.word_rows_M)
@@ -338,6 +353,13 @@ class BilstmProbe(nn.Module):
         marginals_MK = self.crf.marginals(scores_NWK, mask_NW)[mask_NW]
         decoded_M = self.crf.viterbi_decode(scores_NWK, mask_NW)[mask_NW]
         return ProbeOutput(marginals_MK.double().cpu().numpy(), decoded_M.cpu().numpy(), loss)
+
+
+def _mark_predicates(batch: FeatureBatch) -> torch.Tensor:
+    """Return (B, T, 1): True at the predicate of each item."""
+    assert batch.predicates_M is not None
+    words_M = torch.arange(len(batch.predicates_M), device=batch.predicates_M.device)
+    return _pad_words(words_M == batch.predicates_M, batch)[..., None]
 
 
 def _pad_words(x_M: torch.Tensor, batch: FeatureBatch) -> torch.Tensor:

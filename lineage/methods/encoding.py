@@ -43,6 +43,7 @@ class EncodedItem:
     # Empty if the task does not ask about words.
     word_pieces: tuple[np.ndarray, ...] = ()
     num_answers: int = 1  # one, or one for every word
+    predicate: int | None = None  # the number of the word whose arguments the others may be
     other_encodings: tuple[Encoding, ...] = ()
     is_multiple_choice: bool = False
     # For each encoding the texts to which its character offsets refer, by token type.
@@ -93,6 +94,7 @@ def collate_items(
         labels_M=None if labels is None else torch.from_numpy(np.array(labels)),
         answer_pieces_P2=_stack_word_pieces(items, num_positions=batch.ids_BT.shape[1]),
         answers_per_item=tuple(item.num_answers for item in items),
+        predicates_M=_number_predicates(items),
     )
 
 
@@ -131,7 +133,20 @@ def _batch_without_ids(
         num_tokens=int(mask_BT.sum()),
         labels_M=None if labels is None else torch.from_numpy(np.array(labels)),
         answers_per_item=tuple(item.num_answers for item in items),
+        predicates_M=_number_predicates(items),
     )
+
+
+def _number_predicates(items: Sequence[EncodedItem]) -> torch.Tensor | None:
+    """Return (M,) for each word the predicate of its item, as words are numbered in the batch."""
+    numbers = []
+    num_words = 0
+    for item in items:
+        if item.predicate is None:
+            return None
+        numbers.append(np.full(item.num_answers, num_words + item.predicate))
+        num_words += item.num_answers
+    return torch.from_numpy(np.concatenate(numbers))
 
 
 def _pad_token_type_ids(encodings: Sequence[Encoding], ids_BT: torch.Tensor) -> torch.Tensor | None:
@@ -223,8 +238,8 @@ def encode_items(
 ) -> list[EncodedItem]:
     """Encode every row of a table with at most `max_length` positions per encoding.
 
-    Columns: question and context; or tokens, perhaps with target; or text, alone, with `second` or
-    with choices. `symmetric` pairs are encoded in both orders.
+    Columns: question and context; or tokens, perhaps with target or predicate; or text, alone, with
+    `second` or with choices. `symmetric` pairs are encoded in both orders.
     """
     if "context" in table:
         return _encode_contexts(table, tokenizer, max_length=max_length, language=language)
@@ -272,9 +287,15 @@ def _encode_sentences(
 ) -> list[EncodedItem]:
     sentences = [[str(token) for token in tokens] for tokens in table["tokens"]]
     if "target" not in table:
-        return [
+        items = [
             encode_sentence(tokens, tokenizer, max_length=max_length, language=language)
             for tokens in sentences
+        ]
+        if "predicate" not in table:
+            return items
+        return [
+            dataclasses.replace(item, predicate=int(place))
+            for item, place in zip(items, table["predicate"], strict=True)
         ]
     return [
         encode_word_in_context(

@@ -31,7 +31,7 @@ from lineage.methods.encoding import (
 from lineage.methods.head_method import PredictItems, ValidatedHeadMethod
 from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
 from lineage.methods.item_batches import ItemBatches
-from lineage.methods.pooling import pair_width, pool_pair
+from lineage.methods.pooling import pair_width, pool_pair, relate_to_predicate, related_width
 from lineage.methods.saved import SavedSystem
 from lineage.networks.base import Encoder, LossOutput, Trained, build_linear_head
 from lineage.networks.batch import Batch, masked_mean
@@ -219,7 +219,8 @@ class FinetunedModel(nn.Module):
     """An encoder with a head.
 
     Texts have the family's own pooling and head, or with `pooling: mean` a linear head on the mean
-    over their pieces. Words have a linear head. For pairs of texts a second linear head reads what
+    over their pieces. Words have a linear head, which reads what `relate_to_predicate` makes of them
+    if there is a predicate. For pairs of texts a second linear head reads what
     `pool_pair` makes of them, and adds its scores. The vectors of an item's encodings are summed;
     choices are scored one by one instead.
     """
@@ -248,9 +249,10 @@ class FinetunedModel(nn.Module):
         # Only single texts have a label to predict after every position.
         self.linear_label_gain = settings.linear_label_gain and not is_pair and not has_words
         if has_words or self.uses_mean_pooling:
-            self.head = build_linear_head(
-                encoder.hidden_sizes()[-1], answer.num_outputs, dropout=settings.dropout
-            )
+            width = encoder.hidden_sizes()[-1]
+            if example_item.predicate is not None:
+                width = related_width(width)
+            self.head = build_linear_head(width, answer.num_outputs, dropout=settings.dropout)
         else:
             self.head = encoder.build_head(
                 answer.num_outputs,
@@ -304,7 +306,9 @@ class FinetunedModel(nn.Module):
         """Normalize the vectors of words, or sum those of an item's encodings."""
         if self.word_layer_norm:
             # Random-init word vectors may be as small as 0.001, and torch's default is too large.
-            return F.layer_norm(vectors, vectors.shape[-1:], eps=1e-12)
+            vectors = F.layer_norm(vectors, vectors.shape[-1:], eps=1e-12)
+        if batch.predicates_M is not None:
+            return relate_to_predicate(vectors, batch.predicates_M)
         if self.is_multiple_choice or batch.answer_pieces_P2 is not None:
             return vectors
         return vectors.view(-1, self.num_encodings, vectors.shape[-1]).sum(1)

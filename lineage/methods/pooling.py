@@ -6,6 +6,7 @@ Shapes: B rows of a batch, T positions, M words that a task asks about, D width.
 import torch
 from torch.nn import functional as F
 
+from lineage.answers.roles import NUM_PLACES, place_features
 from lineage.methods.encoding import EncodedItem, HasWordPooling, pool_words
 from lineage.networks.batch import Batch, masked_mean
 
@@ -15,13 +16,16 @@ def pool_features(model: HasWordPooling, x_BTD: torch.Tensor, batch: Batch) -> t
 
     - A text: (B, D), the mean over its pieces.
     - A pair of texts: (B, 4 D + 1), see `pool_pair`.
-    - Words: (M, D), see `pool_words`.
+    - Words: (M, D), see `pool_words`; with a predicate (M, 4 D + NUM_PLACES), see
+      `relate_to_predicate`.
     - Words of a context with a question: (M, 2 D), v and u * v for each word v, where u is the
       mean over the question. Without u * v a linear probe on static vectors could not match both.
     """
     assert batch.text_mask_BT is not None
     if batch.answer_pieces_P2 is not None:
         v_MD = pool_words(model, x_BTD, batch)
+        if batch.predicates_M is not None:
+            return relate_to_predicate(v_MD, batch.predicates_M)
         if batch.segment_ids_BT is None:
             return v_MD
         return torch.cat([v_MD, v_MD * _pool_question(x_BTD, batch)], -1)
@@ -47,6 +51,24 @@ def combine_pair(u_BD: torch.Tensor, v_BD: torch.Tensor) -> torch.Tensor:
     return torch.cat([u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD, cosine_B1], -1)
 
 
+def relate_to_predicate(v_MD: torch.Tensor, predicates_M: torch.Tensor) -> torch.Tensor:
+    """Return (M, 4 D + NUM_PLACES): v, u, u * v, u if the word comes after u, and its place.
+
+    u is the predicate of the word v. Without u * v a linear layer could not match both (Liu et al.
+    2019, section 3.2). What a place means depends on the predicate, such as a passive one (Gildea
+    and Jurafsky 2002, section 4.1), so u counts for itself on either side.
+    """
+    offsets_M = torch.arange(len(v_MD), device=v_MD.device) - predicates_M
+    u_MD = v_MD[predicates_M]
+    after_MD = u_MD * (offsets_M > 0)[:, None]
+    places = place_features(offsets_M).to(v_MD.dtype)
+    return torch.cat([v_MD, u_MD, u_MD * v_MD, after_MD, places], -1)
+
+
+def related_width(hidden_size: int) -> int:
+    return 4 * hidden_size + NUM_PLACES
+
+
 def pair_width(hidden_size: int) -> int:
     return 4 * hidden_size + 1
 
@@ -67,6 +89,8 @@ def _pool_question(x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
 
 
 def pooled_width(item: EncodedItem, hidden_size: int) -> int:
+    if item.predicate is not None:
+        return related_width(hidden_size)
     if item.encoded.token_type_ids is None:
         return hidden_size
     return 2 * hidden_size if item.word_pieces else pair_width(hidden_size)

@@ -134,7 +134,7 @@ class TfidfModel:
     kind: Kind
     language: str
     is_symmetric: bool
-    # One of texts, or three of a word in its context: of the word before, the word, and the next.
+    # One of texts, or one for each part of `WordInContext`.
     vectorizers: tuple[TfidfVectorizer, ...]
     # One; for spans, one for the first word of the answer and one for the last.
     linear_models: tuple[LinearModel, ...]

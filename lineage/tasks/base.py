@@ -29,6 +29,7 @@ COLUMN_KEYS = (
     "choices",
     "label",
     "tokens",
+    "predicate",
     "source",
     "target",
     "context",
@@ -77,6 +78,8 @@ class Kind:
     integer_columns: tuple[str, ...] = ()
     # Item columns that make two items the same: everything that is read, without label, group, id.
     identity_columns: tuple[str, ...] = ()
+    # `make_items` gives a column group, of items that belong together, if the task names none.
+    makes_groups: bool = False
 
     def __post_init__(self) -> None:
         for key in (*self.required_columns, *self.optional_columns):
@@ -85,10 +88,16 @@ class Kind:
     def read_items(self, columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
         """Return the items of a user's table, with the columns group and truncated."""
         items = self.make_items(columns, task, where)
-        groups = read_group_column(columns, task.group, where)
         if "truncated" not in items:
             items = items.assign(truncated=False)
+        if self.makes_groups and task.group is None:
+            return items
+        groups = read_group_column(columns, task.group, where)
         return items.assign(group=[groups[row] for row in items.index])
+
+    def is_grouped(self, task: Task) -> bool:
+        """Return whether items have groups, which splits and folds keep whole."""
+        return self.makes_groups or task.group is not None
 
     @property
     def trains_head(self) -> bool:

@@ -76,6 +76,12 @@ def make_tags(rng: np.random.Generator, count: int) -> Table:
     return {"words": sentences, "tags": tags}
 
 
+def make_roles(rng: np.random.Generator, count: int) -> Table:
+    table = make_tags(rng, count)
+    verbs = [int(rng.integers(len(words))) for words in table["words"]]
+    return {**table, "verb": verbs}
+
+
 def make_choices(rng: np.random.Generator, count: int) -> Table:
     return {
         "passage": random_texts(rng, count),
@@ -118,6 +124,10 @@ CASES: dict[str, tuple[Callable[[np.random.Generator, int], Table], dict[str, An
     ),
     "numbers": (make_numbers, {"kind": "text_regression", "text": ["review"], "label": "value"}),
     "tags": (make_tags, {"kind": "token_classification", "tokens": "words", "label": "tags"}),
+    "roles": (
+        make_roles,
+        {"kind": "semantic_roles", "tokens": "words", "predicate": "verb", "label": "tags"},
+    ),
     "choices": (
         make_choices,
         {
