@@ -17,16 +17,15 @@ from lineage.tasks.base import Kind
 from lineage.tasks.info import TaskInfo
 
 LEAD_SENTENCES = 3
-# A line of a dialogue: a short name, a colon, and what is said.
-TURN = re.compile(r"[^:\n]{1,30}:\s")
-MIN_TURN_SHARE = 0.5  # of the lines of a dialogue
+# A line of a dialogue: a name of up to three words, a colon, and what is said.
+TURN = re.compile(r"[^\s:]+(?: [^\s:]+){0,2}:\s")
 
 
 def split_sentences(text: str, language: str) -> list[str]:
     """Return the sentences of a text, or the turns of a dialogue: its lines."""
     lines = text.splitlines()
     num_turns = sum(TURN.match(line) is not None for line in lines)
-    if len(lines) > 1 and num_turns >= MIN_TURN_SHARE * len(lines):
+    if len(lines) > 1 and 2 * num_turns > len(lines):
         return [line for line in lines if line.strip()]
     return [text[start:end] for start, end in sentence_spans(text, language)]
 
