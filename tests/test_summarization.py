@@ -375,6 +375,7 @@ def pretrain_on(texts: list[str], folder: Path) -> Checkpoint:
     sampler = TwoLanguageBpttBatches(tokens, tokenizer, config.pretrain, seed=1)
     for _ in train(TrainState(model, optimizer, RngState(1)), one_language_lm_loss, sampler, plan):
         pass
+    (folder / "model").mkdir()
     checkpoint.save(folder / "model", model)
     return Checkpoint.load(folder / "model")
 

@@ -70,3 +70,6 @@ class LongestSentenceMethod(ExtractMethod):
 
     def extract(self, sentences: Sequence[str], language: str) -> str:
         return max(sentences, key=lambda sentence: len(split_words(sentence, language)))
+
+
+EXTRACTS = (LeadMethod.name, LongestSentenceMethod.name)

@@ -46,6 +46,7 @@ class EvaluateSettings:
     finetune: FinetuneMethod
     setfit: SetfitMethod = field(default_factory=SetfitMethod)
     translation: TranslationMethod | None = None  # for families that have a translator
+    # For families that can write on from a text.
     continuation: ContinuationMethod = field(default_factory=ContinuationMethod)
     layer_probe: LayerProbeMethod | None = None  # only for models that have the block
 
