@@ -67,7 +67,7 @@ class Answer:
     majority_name: ClassVar[str] = ""
 
     @classmethod
-    def ways(cls) -> tuple[AnsweredBy, ...]:
+    def list_answered_by(cls) -> tuple[AnsweredBy, ...]:
         """Return everything that can give such answers."""
         return (cls.answered_by, *cls.also_answered_by)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lineage.answers.base import AnsweredBy, Splits
-from lineage.answers.metrics import ANSWER_SEPARATOR, get_rouge_signature
+from lineage.answers.metrics import get_rouge_signature
 from lineage.answers.text import TextAnswer
 from lineage.config.data import Task
 from lineage.errors import InputError
@@ -40,18 +40,18 @@ class SummaryAnswer(TextAnswer):
         """Warn of documents that are cut, and of summaries that are longer than what they sum up."""
         train = splits["train"]
         warnings = []
+        num_words = train["num_words"]
         share_cut = float(train["truncated"].mean())
         if share_cut:
-            lost = (
-                1 - train["num_words"].clip(upper=task.max_words).sum() / train["num_words"].sum()
-            )
+            num_read = num_words.clip(upper=task.max_words).sum()
+            lost = 1 - num_read / num_words.sum()
             warnings.append(
                 f"{share_cut:.0%} of the training documents are longer than max_words, "
                 f"{task.max_words}, and are cut there, which takes {lost:.0%} of all their words "
                 "away from the models; raise max_words, or summarize shorter parts"
             )
-        longest = count_summary_words(train, task.language)
-        num_long = int((longest >= train["num_words"].to_numpy()).sum())
+        summary_words = [len(split_words(text, task.language)) for text in train["target"]]
+        num_long = int((np.array(summary_words) >= num_words).sum())
         if num_long:
             warnings.append(
                 f"{num_long:,} of {len(train):,} training summaries are as long as their documents "
@@ -62,13 +62,3 @@ class SummaryAnswer(TextAnswer):
     @classmethod
     def describe_answers(cls, predictions: pd.DataFrame) -> list[Note]:
         return [Note("rouge_signature", get_rouge_signature(predictions["label"].to_numpy()))]
-
-
-def count_summary_words(items: pd.DataFrame, language: str) -> np.ndarray:
-    """Return (N,) the number of words of each item's longest summary."""
-    return np.array(
-        [
-            max(len(split_words(text, language)) for text in target.split(ANSWER_SEPARATOR))
-            for target in items["target"]
-        ]
-    )

@@ -107,7 +107,7 @@ class Method(Checked):
 
     def suits(self, kind: Kind, info: TaskInfo) -> bool:
         """Return whether the method can be used on a task of this kind (task.json)."""
-        return self.answered_by in kind.answer.ways()
+        return self.answered_by in kind.answer.list_answered_by()
 
     def complete(self, finetune: "Method") -> Self:
         """Fill in the keys that a block leaves to the block `finetune`."""

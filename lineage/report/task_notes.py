@@ -52,6 +52,10 @@ DATA_NOTES = {
         "names such as I-PER in `label_map`."
     ),
 }
+ROUGE_NOTE = (
+    "TF-IDF: the summary of the most similar training document. ROUGE: F-measure by rouge-score, "
+    "without stemming; an item with several reference summaries has the mean over them."
+)
 MIN_LABEL_ITEMS = 20  # with fewer, the score of a label is hardly known
 # What is hardly known then, of one label and of several.
 COUNTED_BY_LABEL = {
@@ -123,7 +127,7 @@ def describe_task_data(analysis: Analysis, task: str) -> list[str]:
             f"of {train_task}."
         )
     notes += _grouped_score_note(analysis, task, summary)
-    notes += _extract_note(analysis, task)
+    notes += _summary_notes(analysis, task)
     notes += _omitted_settings_note(analysis, task)
     notes += _swap_notes([one for one in analysis.swap_consistency if one.task == task])
     if any(one.system.family == JOINED_FAMILY for one in analysis.scores_of_task(task)):
@@ -238,21 +242,24 @@ def _describe_rare_labels(
     )
 
 
-def _extract_note(analysis: Analysis, task: str) -> list[str]:
-    """Tell if a part of each document scores higher than every model's summaries."""
+def _summary_notes(analysis: Analysis, task: str) -> list[str]:
+    """Say how summaries are scored, and if a part of each document is better than all of them."""
     scores = [one for one in analysis.scores_of_task(task) if one.mean is not None]
     extracts = [one for one in scores if one.system.family in EXTRACTS]
     written = [one for one in scores if one.system.init in TRAINED_INITS]
-    if not extracts or not written:
+    if not extracts:
         return []
+    notes = [ROUGE_NOTE]
+    if not written:
+        return notes
     extract = max(extracts, key=lambda one: one.mean or 0.0)
     model = max(written, key=lambda one: one.mean or 0.0)
     if (extract.mean or 0.0) <= (model.mean or 0.0):
-        return []
+        return notes
     names = f"{format_model(extract.system.model)} {format_percent(extract.mean)}"
     names += f", {format_system(model.system)} {format_percent(model.mean)}"
     text = "No model's summaries score higher than a part of each document"
-    return [f"{text}: {names} {metric_unit(model.metric)}. No test has compared them."]
+    return [*notes, f"{text}: {names} {metric_unit(model.metric)}. No test has compared them."]
 
 
 def _omitted_settings_note(analysis: Analysis, task: str) -> list[str]:

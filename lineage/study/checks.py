@@ -138,7 +138,10 @@ def _check_tasks_supported(params: Params, models: Models) -> None:
         able = [
             model
             for model in compared
-            if any(model.family.can_answer(way, model.architecture) for way in kind.answer.ways())
+            if any(
+                model.family.can_answer(answered_by, model.architecture)
+                for answered_by in kind.answer.list_answered_by()
+            )
         ]
         if not able:
             raise InputError(
