@@ -43,6 +43,7 @@ from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from tests.helpers import tiny
+from tests.helpers.public_checkpoints import build_hf_model, load_public, save_checkpoint
 from tests.helpers.tasks import build_task_items
 
 METRIC_NAMES = ("rouge1", "rouge2", "rougeL")
@@ -325,6 +326,28 @@ def test_a_context_that_is_too_short_fails_with_advice(tmp_path: Path) -> None:
     )
     assert {row.status for row in output.rows} == {"failed"}
     assert "lower evaluate.continuation.max_new_tokens" in format_notes(output.rows[0].reason)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt1"])
+def test_a_public_gpt_writes_what_transformers_generates(kind: str, tmp_path: Path) -> None:
+    model, checkpoint = load_public(save_checkpoint(kind, tmp_path))
+    assert checkpoint.family.can_answer("continuation", checkpoint.architecture)
+    tokenizer = checkpoint.tokenizer
+    text = TEXTS[0][:20]
+    (written,) = ContinuationMethod(max_new_tokens=6).write(model, tokenizer, [text], limit=None)
+    parts = [tokenizer.tokenize([part])[0].ids for part in (text, "\nTL;DR:")]
+    ids = [*tokenizer.special_token_template.prefix, *np.concatenate(parts)]
+    reference = build_hf_model(kind).eval()
+    generated = reference.generate(
+        torch.tensor([ids]), max_new_tokens=6, min_new_tokens=1, do_sample=False
+    )[0, len(ids) :].tolist()
+    expected = tokenizer.backend_tokenizer.decode(generated)
+    assert written == expected.split("\n")[0].strip() and written
+
+
+def test_a_masked_public_checkpoint_cannot_write(tmp_path: Path) -> None:
+    _, checkpoint = load_public(save_checkpoint("bert", tmp_path))
+    assert not checkpoint.family.can_answer("continuation", checkpoint.architecture)
 
 
 # A planted summary: the sentence with the marker.
