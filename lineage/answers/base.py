@@ -53,7 +53,7 @@ class Answer:
     are_numbers: ClassVar[bool] = False
     # An answer is a shorter text in the language of its source, so parts of the source are floors.
     shortens_source: ClassVar[bool] = False
-    text_nouns: ClassVar[str] = ""  # what written answers are called: translations
+    text_nouns: ClassVar[str] = ""  # the plural of written answers: translations
     # The report shows single answers: each is a name, and right, wrong or half right.
     can_be_shown: ClassVar[bool] = False
     # Texts longer than the model reads are read in several windows instead of being cut.

@@ -46,7 +46,7 @@ class ContinuationMethod(Method):
     keeps_network: ClassVar[bool] = False
 
     prompt: str = "TL;DR:"  # on a line of its own after the document
-    max_new_tokens: int = 60  # of a summary; a longer one is cut
+    max_new_tokens: int = 60  # a longer summary is cut
 
     def __post_init__(self) -> None:
         super().__post_init__()
