@@ -44,7 +44,9 @@ NoteKind = Literal[
     "unreadable_words",  # how many words have no token that is read
     "unknown_words",  # {count, of, items, effect}
     "bleu_signature",  # sacrebleu's
+    "rouge_signature",  # how ROUGE is computed
     "unfinished_translations",  # {share, max_new_tokens}
+    "unfinished_summaries",  # the same
     "no_improvement",  # None: adaptation did not lower the loss on held-out target text
     "not_lossless",  # None: the tokenizer cannot restore every text
 ]

@@ -157,6 +157,7 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "word_similarity": {"words": ["a", "b"], "label": "place"},
     "word_analogy": {"words": ["a", "b", "c", "d"]},
     "translation": {"source": "text", "target": "one"},
+    "summarization": {"source": "text", "target": "one"},
 }
 
 

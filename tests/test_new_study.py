@@ -599,6 +599,26 @@ KINDS: dict[str, tuple[str, Callable[[int], dict[str, Any]], dict[str, Any]]] = 
         },
         {"kind": "extractive_qa"},
     ),
+    "documents and summaries": (
+        "csv",
+        lambda row: {
+            "id": row,
+            "article": f"{FIRST[row]} {SECOND[row]}",
+            "summary": FIRST[row][:20],
+        },
+        {
+            "kind": "summarization",
+            "source": "article",
+            "target": "summary",
+            "metric": ["rougeL", "rouge1", "rouge2"],
+            "folds": 3,
+        },
+    ),
+    "headlines with a topic": (
+        "csv",
+        lambda row: {"text": FIRST[row], "headline": FIRST[row][:20], "topic": "abc"[row % 3]},
+        {"kind": "text_classification", "text": ["text"], "label": "topic"},
+    ),
     "pairs of words": (
         "csv",
         lambda row: {"word1": f"word{row}", "word2": f"word{NUM_ROWS - row}", "score": row / 24},
@@ -617,3 +637,35 @@ def test_the_kind_of_task_is_guessed_from_the_columns(name: str, home: Path) -> 
         write_jsonl(Path("train.jsonl"), rows)
     task = draft_and_check(home, f"mine=train.{suffix}")["tasks"]["mine"]
     assert {key: task.get(key) for key in expected} == expected
+
+
+def test_summaries_get_models_that_write_and_the_references_of_test(home: Path) -> None:
+    rows = [{"dialogue": 3 * f"{FIRST[row]} ", "summary": FIRST[row]} for row in range(NUM_ROWS)]
+    pd.DataFrame(rows).to_csv("train.csv", index=False)
+    test = pd.DataFrame(rows[:30]).rename(columns={"summary": "summary1"})
+    test.assign(summary2="a summary", other=1).to_csv("test.csv", index=False)
+    tree = draft_and_check(home, "talks=train.csv,test=test.csv")
+    task = tree["tasks"]["talks"]
+    assert task["source"] == "dialogue" and task["target"] == "summary"
+    assert task["references"] == ["summary1", "summary2"]
+    assert tree["grid"]["models"] == ["gpt_modern", "seq2seq"]
+    assert tree["grid"]["adapt_tasks"] == []
+    named = "talks=train.csv,test=test.csv,kind=summarization,text=dialogue,label=summary"
+    assert draft_study(home / "studies/other", ["texts/*.txt"], [named]).params_text.count(
+        "references: [summary1, summary2]"
+    )
+    message = refusal("talks=train.csv,kind=summarization,text=dialogue,text=summary")
+    assert "kind=summarization needs a column of documents and one of their summaries" in message
+
+
+def test_a_long_summary_gets_room_to_be_written(home: Path) -> None:
+    rows = [
+        {"article": 5 * f"{FIRST[row]} ", "abstract": 2 * f"{FIRST[row]} "}
+        for row in range(NUM_ROWS)
+    ]
+    rows[7]["abstract"] = " ".join(f"w{number}" for number in range(41))
+    pd.DataFrame(rows).to_csv("train.csv", index=False)
+    make_tickets().to_csv("tickets.csv", index=False)
+    tree = draft_and_check(home, "news=train.csv", "queue=tickets.csv")
+    assert tree["models"]["seq2seq"] == {"evaluate": {"translation": {"max_new_tokens": 150}}}
+    assert tree["grid"]["models"][-1] == "seq2seq" and "elmo" in tree["grid"]["models"]

@@ -57,6 +57,9 @@ def build_rows_task(root: Path, kind: str, rows: list[dict[str, Any]], **fields:
     ("word_similarity", {"two": "\u2060"}, "column 'two': the word is blank"),
     ("minimal_pairs", {"bad": "\ufe0f"}, "column 'bad': the text is blank"),
     ("translation", {"source": "\u3164"}, "column 'source': the source is blank"),
+    ("summarization", {"source": "\u3164"}, "column 'source': the document is blank"),
+    ("summarization", {"target": None}, "column 'target': the summary is blank"),
+    ("summarization", {"target": ["a", "b"]}, "column 'target' holds a list, not text"),
 ])  # fmt: skip
 def test_an_invalid_cell_is_reported_by_file_row_and_column(
     kind: str, change: dict[str, Any], message: str, tmp_path: Path

@@ -24,8 +24,8 @@ from lineage.results import Note
 
 PredictionColumns = dict[str, np.ndarray]
 # The answers come from a trained head over an encoder, the probability that a language model gives to
-# sentences, the vectors of single words, or a trained translator.
-AnsweredBy = Literal["head", "sentence_probability", "word_vectors", "translator"]
+# sentences, the vectors of single words, a trained translator, or a language model that writes on.
+AnsweredBy = Literal["head", "sentence_probability", "word_vectors", "translator", "continuation"]
 Splits = dict[str, pd.DataFrame]
 # A word between the one before it and the one after it; then other words that it is read with.
 WordInContext = tuple[str, ...]
@@ -45,11 +45,15 @@ class Answer:
     """A type of answer: the checks of its labels, and its scores."""
 
     answered_by: ClassVar[AnsweredBy] = "head"
+    also_answered_by: ClassVar[tuple[AnsweredBy, ...]] = ()  # without training
     names_labels: ClassVar[bool] = False  # labels have names, which `label_map` may change
     are_classes: ClassVar[bool] = False  # one of several, with a probability each
     are_words: ClassVar[bool] = False  # an answer for each word of an item; a CRF may decode them
     are_texts: ClassVar[bool] = False  # labels and answers are texts, which may be private
     are_numbers: ClassVar[bool] = False
+    # An answer is a shorter text in the language of its source, so parts of the source are floors.
+    shortens_source: ClassVar[bool] = False
+    text_nouns: ClassVar[str] = ""  # the plural of written answers: translations
     # The report shows single answers: each is a name, and right, wrong or half right.
     can_be_shown: ClassVar[bool] = False
     # Texts longer than the model reads are read in several windows instead of being cut.
@@ -61,6 +65,16 @@ class Answer:
     fits_column: ClassVar[bool] = False
     # The name of the most frequent answer to tasks without classes; empty: majority.
     majority_name: ClassVar[str] = ""
+
+    @classmethod
+    def list_answered_by(cls) -> tuple[AnsweredBy, ...]:
+        """Return everything that can give such answers."""
+        return (cls.answered_by, *cls.also_answered_by)
+
+    @classmethod
+    def reason_key(cls, answered_by: AnsweredBy) -> str:
+        """Return the key by which a report says that something cannot answer."""
+        return answered_by
 
     # Checks and storage of a task's labels.
 
@@ -161,9 +175,9 @@ class LexicalAnswer(Answer, ABC):
     @classmethod
     @abstractmethod
     def lexical_columns(
-        cls, train: pd.DataFrame | None, items: pd.DataFrame, language: str
+        cls, train: pd.DataFrame | None, items: pd.DataFrame, language: str, metric: str
     ) -> PredictionColumns:
-        """Return the answers to some items."""
+        """Return the answers to some items; `metric` ranks the systems."""
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,28 @@
 """Metrics of labels, numbers, tags (see `lineage.answers.spans`) and texts.
 
 Every metric takes labels and predictions as arrays of equal length N. BLEU and chrF are those of
-sacrebleu, from 0 to 100.
+sacrebleu, ROUGE is that of rouge-score, all from 0 to 100.
 
 For each ranking metric there is also a function that gives the contribution of each example, so
 that two systems can be paired example by example. The mean of the contributions is the metric. If a
 metric is not a mean over examples, they are `jackknife_pseudo_values`.
 """
 
+import importlib.metadata
 import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lineage.answers.spans import count_spans, span_f1, split_tags, token_accuracy
+from lineage.language import CJK_RANGES, to_lowercase
 
 if TYPE_CHECKING:
+    from rouge_score.rouge_scorer import RougeScorer
     from sacrebleu.metrics.bleu import BLEU
 
 # The metrics by which systems can be ranked, and the value of a perfect score. Contributions are
@@ -33,6 +36,9 @@ RANKING_METRICS = {
     "f1": 100.0,
     "exact_match": 100.0,
     "bleu": 100.0,
+    "rougeL": 100.0,
+    "rouge1": 100.0,
+    "rouge2": 100.0,
     "macro_f1": 1.0,
     "matthews": 1.0,
 }
@@ -232,6 +238,60 @@ def _bleu_from_statistics(metric: "BLEU", statistics_F: np.ndarray) -> float:
     return float(score) / 100
 
 
+class RougeWords:
+    """Split a text into words in small letters, as ROUGE compares them.
+
+    On ASCII these are the words of rouge-score, which drops all other letters. A Chinese or
+    Japanese character is a word.
+    """
+
+    def __init__(self) -> None:
+        # Imported here: machines that only train lack it.
+        import regex
+
+        letters = r"[\p{L}\p{M}\p{N}]"
+        self.pattern = regex.compile(rf"[{CJK_RANGES}]|(?:(?![{CJK_RANGES}]){letters})+")
+
+    def tokenize(self, text: str) -> list[str]:
+        words: list[str] = self.pattern.findall(to_lowercase(text))
+        return words
+
+
+@cache
+def _make_rouge(metric: str) -> "RougeScorer":
+    # Imported here, since it takes a second.
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return RougeScorer([metric], tokenizer=RougeWords())
+
+
+def rouge_contributions(metric: str, labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    """Return (N,) F-measures of ROUGE-1, -2 or -L (Lin 2004), from 0 to 1.
+
+    labels: (N,) texts; several references of an item are joined with ANSWER_SEPARATOR, and its
+    score is the mean over them. `metric` is rouge1, rouge2 or rougeL.
+    """
+    scorer = _make_rouge(metric)
+    scores_N = np.zeros(len(labels))
+    for row, (label, prediction) in enumerate(zip(labels, predictions, strict=True)):
+        references = label.split(ANSWER_SEPARATOR)
+        scores = [scorer.score(reference, prediction)[metric].fmeasure for reference in references]
+        scores_N[row] = np.mean(scores)
+    return scores_N
+
+
+def rouge(metric: str, labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Return the mean of `rouge_contributions`, from 0 to 100."""
+    return 100 * float(rouge_contributions(metric, labels, predictions).mean())
+
+
+def get_rouge_signature(labels: np.ndarray) -> str:
+    """Return how ROUGE is computed: references, stemming, and version of rouge-score."""
+    counts = [label.count(ANSWER_SEPARATOR) + 1 for label in labels]
+    version = importlib.metadata.version("rouge-score")
+    return f"nrefs:{max(counts)}|refs:mean|score:fmeasure|stem:no|rouge-score:{version}"
+
+
 def pearson_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
     """Return (N,) contributions to Pearson's correlation, NaN if a side is constant.
 
@@ -346,6 +406,9 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "f1": answer_f1,
     "bleu": bleu,
     "chrf": chrf,
+    "rougeL": partial(rouge, "rougeL"),
+    "rouge1": partial(rouge, "rouge1"),
+    "rouge2": partial(rouge, "rouge2"),
 }
 # (N,) contributions to each ranking metric, as shares of a perfect score. Word similarity has its
 # own by group, see `lineage.tasks.word_similarity`.
@@ -360,4 +423,7 @@ CONTRIBUTIONS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "exact_match": lambda labels, predictions: score_answers(labels, predictions)[:, 0],
     "f1": lambda labels, predictions: score_answers(labels, predictions)[:, 1],
     "bleu": bleu_contributions,
+    "rougeL": partial(rouge_contributions, "rougeL"),
+    "rouge1": partial(rouge_contributions, "rouge1"),
+    "rouge2": partial(rouge_contributions, "rouge2"),
 }

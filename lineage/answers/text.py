@@ -1,4 +1,4 @@
-"""A text that a model writes: the translation of a sentence."""
+"""A text that a model writes: the translation of a sentence, or a summary (`summary.py`)."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -6,9 +6,14 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from lineage.answers.base import AnsweredBy, LexicalAnswer, PredictionColumns
-from lineage.answers.metrics import bleu_contributions, get_bleu_signature
-from lineage.results import Note
+from lineage.answers.base import (
+    AnsweredBy,
+    LexicalAnswer,
+    PredictionColumns,
+    correct_column,
+)
+from lineage.answers.metrics import get_bleu_signature
+from lineage.results import Note, NoteKind
 
 SIMILARITY_BATCH_SIZE = 256  # sources that are compared with all training sources at once
 
@@ -18,14 +23,16 @@ class TextAnswer(LexicalAnswer):
 
     answered_by: ClassVar[AnsweredBy] = "translator"
     are_texts: ClassVar[bool] = True
+    text_nouns: ClassVar[str] = "translations"
+    unfinished_note: ClassVar[NoteKind] = "unfinished_translations"
 
     @classmethod
     def lexical_columns(
-        cls, train: pd.DataFrame | None, items: pd.DataFrame, language: str
+        cls, train: pd.DataFrame | None, items: pd.DataFrame, language: str, metric: str
     ) -> PredictionColumns:
-        """Answer with the translation of the most similar training source."""
+        """Answer with the target of the most similar training source."""
         assert train is not None
-        return text_columns(items, find_nearest_translations(train, items, language=language))
+        return text_columns(items, find_nearest_targets(train, items, language=language), metric)
 
     @classmethod
     def describe_answers(cls, predictions: pd.DataFrame) -> list[Note]:
@@ -35,23 +42,20 @@ class TextAnswer(LexicalAnswer):
 
 
 def text_columns(
-    items: pd.DataFrame, texts: Iterable[str], scores_N: np.ndarray | None = None
+    items: pd.DataFrame, texts: Iterable[str], metric: str, scores_N: np.ndarray | None = None
 ) -> PredictionColumns:
-    """Return the columns of translations; `correct` is their contribution to corpus BLEU."""
-    references = items["target"].to_numpy(object)
+    """Return the columns of texts; `correct` is their contribution to the metric."""
     texts_N = np.array(list(texts), object)
-    return {
-        "label": references,
+    columns = {
+        "label": items["target"].to_numpy(object),
         "prediction": texts_N,
         "score": np.full(len(texts_N), np.nan) if scores_N is None else scores_N,
-        "correct": bleu_contributions(references, texts_N),
     }
+    return correct_column(columns, metric)
 
 
-def find_nearest_translations(
-    train: pd.DataFrame, scored: pd.DataFrame, *, language: str
-) -> list[str]:
-    """Return the translations of the most similar training sources, as a translation memory does."""
+def find_nearest_targets(train: pd.DataFrame, scored: pd.DataFrame, *, language: str) -> list[str]:
+    """Return the targets of the most similar training sources, as a translation memory does."""
     # Imported here, since scikit-learn takes a second.
     from lineage.answers.text_features import fit_text_vectorizer
 

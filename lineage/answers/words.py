@@ -114,7 +114,7 @@ class WordsAnswer(LexicalAnswer):
 
     @classmethod
     def lexical_columns(
-        cls, train: pd.DataFrame | None, items: pd.DataFrame, language: str
+        cls, train: pd.DataFrame | None, items: pd.DataFrame, language: str, metric: str
     ) -> PredictionColumns:
         """Answer by the character n-grams of words. Raises EvaluationError as `columns` does."""
         words = list_distinct_words(items)

@@ -167,6 +167,8 @@ class Task:
     predicate: str | None = None  # for semantic_roles: the place of the verb in the tokens, from 0
     source: str | None = None
     target: str | None = None
+    # For summarization: the columns of several summaries that test has in place of `target`.
+    references: tuple[str, ...] | None = None
     context: str | None = None  # for extractive_qa: the text that contains the answer
     question: str | None = None
     # A text, a list of texts, or SQuAD's {text: [...], answer_start: [...]}.
@@ -214,7 +216,7 @@ class Task:
             raise ValueError(
                 f"probes is {list(self.probes)}; name linear, bilstm, or each of them once"
             )
-        for key in ("text", "choices"):
+        for key in ("text", "choices", "references"):
             if getattr(self, key) == ():
                 raise ValueError(f"'{key}' is empty; name at least one column, or remove the key")
         check_unnamed_columns(self)

@@ -28,7 +28,10 @@ PARAMS_FILE = Path("params.yaml")
 RECORDED_PARAMS_FILE = Path("artifacts/sources/params.yaml")
 # Names of result rows that do not come from a model.
 RESERVED_MODEL_NAMES = frozenset(
-    {"majority", "chance", "tfidf", "copy", "kneser_ney", "word_frequency", "ceiling"}
+    {
+        *("majority", "chance", "tfidf", "copy", "kneser_ney", "word_frequency", "ceiling"),
+        *("lead_3", "longest_sentence"),
+    }
 )
 
 

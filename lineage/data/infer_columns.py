@@ -5,7 +5,7 @@ between columns that look alike. If they cannot, InputError says how to choose.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, combinations
@@ -61,6 +61,9 @@ PAIR_NAMES = (
     ("query", "passage"),
     ("query", "document"),
 )
+# With a number: one of several summaries.
+SUMMARY_NAME = re.compile(r"(summary|summaries|abstract|headline|highlights|tl;?dr)_?\d*", re.I)
+MIN_SHORTENING = 2.0  # a document has so many times the words of its summary, on average
 CHOICE_NAME = re.compile(r"(choice|option|ending)_?(\d|[a-e])", re.I)
 GUESSED_KINDS = (
     "text_classification",
@@ -71,6 +74,7 @@ GUESSED_KINDS = (
     "extractive_qa",
     "minimal_pairs",
     "word_similarity",
+    "summarization",
 )
 TAGGED_KINDS = ("token_classification", "semantic_roles")
 BILSTM_HINT = "add probes: [linear, bilstm] for a BiLSTM-CRF too, which is slower"
@@ -205,6 +209,7 @@ def choose_columns(
         chooser.choose_named_kind()
         or chooser.choose_multiple_choice()
         or chooser.choose_tags()
+        or chooser.choose_summary()
         or chooser.choose_text_and_label()
     )
 
@@ -313,6 +318,45 @@ class _ColumnChooser:
         ]
         named = [column for column in tagged if column.name.lower() in TOKEN_NAMES]
         return max(named or tagged, key=lambda column: len(_distinct_entries(column)), default=None)
+
+    def choose_summary(self) -> ColumnChoice | None:
+        """Return summarization if a column of texts has the name of a summary, and none is a label.
+
+        The document is the longest other text.
+        """
+        kind = "summarization"
+        if self.requested.kind not in (None, kind):
+            return None
+        others = {
+            name: column
+            for name, column in self.columns.items()
+            if not SUMMARY_NAME.fullmatch(name) and name != self.requested.label
+        }
+        summaries = [name for name in self.columns if name not in others]
+        if self.requested.label:
+            summaries = [self.requested.label]
+        if self.requested.kind is None and not self._are_summaries(summaries, others):
+            return None
+        texts = self.requested.text or replace(self, columns=others).choose_texts()[0]
+        if not summaries or len(texts) > 1:
+            raise self.refusal(
+                f"kind={kind} needs a column of documents and one of their summaries; name them, as "
+                "text=COLUMN,label=COLUMN"
+            )
+        keys = {"source": texts[0], "target": summaries[0]}
+        return ColumnChoice(kind, keys, texts, {"target": tuple(summaries[1:])})
+
+    def _are_summaries(self, names: Sequence[str], others: Mapping[str, _Column]) -> bool:
+        """Return whether columns hold shorter texts than another one, in a table without labels."""
+        summaries = [self.columns[name] for name in names]
+        if not summaries or not all(SUMMARY_NAME.fullmatch(name) for name in names):
+            return False
+        if not all(column.is_text for column in summaries):
+            return False
+        if any(one.is_categorical and name not in METADATA_NAMES for name, one in others.items()):
+            return False
+        longest = max((one.mean_words for one in others.values() if one.is_text), default=0.0)
+        return longest >= MIN_SHORTENING * summaries[0].mean_words
 
     def choose_text_and_label(self) -> ColumnChoice:
         """Return classification or regression of one text or two."""
@@ -477,6 +521,18 @@ def _entries(value: Any) -> Sequence[Any]:
 
 def _distinct_entries(column: _Column) -> set[str]:
     return set(map(str, chain.from_iterable(map(_entries, column.values))))
+
+
+def find_references(choice: ColumnChoice, test_columns: Sequence[str]) -> ColumnChoice:
+    """Return the choice with the numbered columns that test has in place of one summary."""
+    target = choice.keys.get("target")
+    if target is None or target in test_columns:
+        return choice
+    numbered = re.compile(rf"{re.escape(target)}_?\d+", re.I)
+    names = [name for name in test_columns if numbered.fullmatch(name)]
+    if not names:
+        return choice
+    return replace(choice, keys=choice.keys | {"references": names})
 
 
 def choose_corpus_text(table: TableColumns, where: str) -> tuple[str, tuple[str, ...]]:

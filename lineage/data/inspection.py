@@ -34,6 +34,7 @@ from lineage.data.infer_columns import (
     RequestedColumns,
     choose_columns,
     choose_corpus_text,
+    find_references,
     list_names,
     note_others,
 )
@@ -328,6 +329,8 @@ def inspect_task(
         raise InputError(f"{where}: {table.name} holds no rows; fill it, or name another file")
     choice = choose_columns(sample, _with_known_columns(requested, keys), name, where)
     _check_names_fit(sample, columns, choice, keys, data_files, where)
+    if "target" in choice.keys and "test" in files:
+        choice = find_references(choice, _list_test_columns(files["test"], keys, root, where))
     text_names = choice.text_columns or [
         choice.keys[key] for key in ("tokens", "good") if key in choice.keys
     ]
@@ -475,6 +478,14 @@ def find_conll_columns(path: Path) -> tuple[str, ...] | None:
     return CONLL_COLUMNS.get(size, ("tokens", *others, "ner"))
 
 
+def _list_test_columns(pattern: str, keys: dict[str, Any], root: Path, where: str) -> list[str]:
+    test_where = f"{where}: test"
+    files = find_files(pattern, root, test_where, allow_unknown=True)
+    table = _open_split(pattern, keys, "test", root, test_where)
+    table.check([])
+    return list_columns(files, table, test_where)
+
+
 def _count_rows(
     pattern: str, keys: dict[str, Any], choice: ColumnChoice, split: str, root: Path, where: str
 ) -> int:
@@ -482,9 +493,8 @@ def _count_rows(
     split_where = f"{where}: {split}"
     find_files(pattern, root, split_where, allow_unknown=True)
     table = _open_split(pattern, keys, split, root, split_where)
-    wanted = list(
-        chain.from_iterable([one] if isinstance(one, str) else one for one in choice.keys.values())
-    )
+    names = [choice.keys[key] for key in load_kind(choice.kind).keys_of_split(split, choice.keys)]
+    wanted = list(chain.from_iterable([one] if isinstance(one, str) else one for one in names))
     if split == "unlabelled":
         first_text = choice.keys.get("text", ["text"])[0]
         wanted = ["text" if table.is_plain_text else choice.keys.get("tokens", first_text)]

@@ -30,7 +30,7 @@ from lineage.errors import InputError, RowError
 from lineage.synthetic import examples, grammar
 from lineage.synthetic import tasks as synthetic_tasks
 from lineage.synthetic.tasks import Ceilings
-from lineage.tasks.base import COLUMN_KEYS, Kind, check_task, choose_metrics
+from lineage.tasks.base import COLUMN_KEYS, Kind, check_task, choose_metrics, load_kind
 from lineage.tasks.columns import find_filled_rows
 from lineage.tasks.info import TaskInfo
 
@@ -195,10 +195,9 @@ def columns_to_read(task: Task, split: str, table: DataTable) -> list[str]:
             columns += [name for name in text_format.column_names if name == task.label]
         return columns
     columns = []
-    for key in COLUMN_KEYS:
+    given = [key for key in COLUMN_KEYS if getattr(task, key) is not None]
+    for key in load_kind(task.kind).keys_of_split(split, given):
         names = getattr(task, key)
-        if names is None:
-            continue
         columns.extend(names if isinstance(names, tuple) else [names])
     return list(dict.fromkeys(columns))
 

@@ -128,6 +128,7 @@ FAMILY = Trained(
     batch_sampler=CausalWindows,
     objective=causal_lm_loss,
     predicts_next_token=True,
+    writes_on=True,
     auxiliary_loss=auxiliary_lm_loss,
     score_texts=score_causal_lm,
     defaults={

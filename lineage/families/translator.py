@@ -51,7 +51,7 @@ class TranslationSettings(Checked):
     dropout: float = 0.1
     max_grad_norm: float = 1.0
     num_beams: int = 1  # 1 is greedy search
-    max_new_tokens: int = 100  # of a translation, with its end token; a longer one is cut
+    max_new_tokens: int = 100  # with the end token; a longer translation or summary is cut
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -98,7 +98,7 @@ class Method(Checked):
         assert isinstance(context, EvalContext)
         family = context.checkpoint.family
         if not family.can_answer(self.answered_by, context.checkpoint.architecture):
-            return Note("unsupported", self.answered_by)
+            return Note("unsupported", context.kind.answer.reason_key(self.answered_by))
         return None
 
     def is_in_grid(self, model: str, grid: Grid) -> bool:
@@ -107,7 +107,7 @@ class Method(Checked):
 
     def suits(self, kind: Kind, info: TaskInfo) -> bool:
         """Return whether the method can be used on a task of this kind (task.json)."""
-        return kind.answer.answered_by == self.answered_by
+        return self.answered_by in kind.answer.list_answered_by()
 
     def complete(self, finetune: "Method") -> Self:
         """Fill in the keys that a block leaves to the block `finetune`."""
@@ -265,8 +265,11 @@ def answer_scored_splits(
 ) -> RunPredictions:
     """Return the predictions for every scored split, from a function of its items."""
     context = subject.task_context
+    scored_splits = context.task.scored_splits
+    parts = [part for part in parts_of_run(context, run) if part.split in scored_splits]
     tables = []
-    for split in context.task.scored_splits:
-        items = context.task.splits[split]
-        tables.append(build_predictions(context, run, split, items, answer(items)))
+    for part in sorted(parts, key=lambda part: scored_splits.index(part.split)):
+        items = context.task.select_items(part)
+        columns = answer(items)
+        tables.append(build_predictions(context, run, part.split, items, columns, part.test_set))
     return RunPredictions(pd.concat(tables, ignore_index=True))

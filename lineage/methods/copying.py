@@ -21,7 +21,9 @@ class CopyMethod(BaselineMethod):
     answered_by: ClassVar[AnsweredBy] = "translator"
 
     def suits(self, kind: Kind, info: TaskInfo) -> bool:
-        return kind.answer.answered_by == self.answered_by
+        is_written = kind.answer.answered_by == self.answered_by
+        return is_written and not kind.answer.shortens_source
 
     def answer(self, subject: Subject, run: EvalRun, items: pd.DataFrame) -> PredictionColumns:
-        return text_columns(items, items["source"])
+        metric = subject.task_context.task.info.ranking_metric
+        return text_columns(items, items["source"], metric)

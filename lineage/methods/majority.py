@@ -25,7 +25,7 @@ class MajorityMethod(BaselineMethod):
         answer = context.kind.answer
         if issubclass(answer, HeadAnswer) or answer.has_ties:
             return None
-        return Note("no_majority", answer.answered_by)
+        return Note("no_majority", answer.reason_key(answer.answered_by))
 
     def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
         return StartedHead(fit_majority(subject.task_context, problem))

@@ -18,7 +18,9 @@ from lineage.config.records import parse_record
 from lineage.methods.base import Method
 from lineage.methods.bilstm_probe import BilstmProbeMethod
 from lineage.methods.chance import ChanceMethod
+from lineage.methods.continuation import ContinuationMethod
 from lineage.methods.copying import CopyMethod
+from lineage.methods.extracts import LeadMethod, LongestSentenceMethod
 from lineage.methods.finetuning import FinetuneMethod
 from lineage.methods.layer_probe import LayerProbeMethod
 from lineage.methods.linear_probe import LinearProbeMethod
@@ -44,6 +46,8 @@ class EvaluateSettings:
     finetune: FinetuneMethod
     setfit: SetfitMethod = field(default_factory=SetfitMethod)
     translation: TranslationMethod | None = None  # for families that have a translator
+    # For families that can write on from a text.
+    continuation: ContinuationMethod = field(default_factory=ContinuationMethod)
     layer_probe: LayerProbeMethod | None = None  # only for models that have the block
 
     @property
@@ -116,6 +120,8 @@ def list_baselines(
         TfidfMethod.with_values(tfidf_C),
         ChanceMethod(),
         CopyMethod(),
+        LeadMethod(),
+        LongestSentenceMethod(),
         *(OutsideMethod(name=name, predictions=answers) for name, answers in outside),
     ]
     return Baselines({method.name: method for method in methods})

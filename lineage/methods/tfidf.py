@@ -115,7 +115,8 @@ class TfidfMethod(BaselineMethod):
         train = None
         if run.label_count is not None:
             train = context.task.splits["train"].iloc[select_train_rows(context, run)]
-        return answer.lexical_columns(train, items, context.language)
+        metric = context.task.info.ranking_metric
+        return answer.lexical_columns(train, items, context.language, metric)
 
     def load(self, saved: SavedSystem) -> AnswerItems:
         model = TfidfModel.load(saved)

@@ -1,6 +1,6 @@
-"""Training a translator from two language models, and translating with it.
+"""Training a translator from two language models, and writing translations or summaries with it.
 
-See Ramachandran, Liu and Le 2017, section 2.2.
+See Ramachandran, Liu and Le 2017, section 2.2; a summary is learned alike (section 3.2).
 
 Shapes: B items, K beams, N = B K rows, S source positions, T target positions, D width,
 V vocabulary.
@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional as F
 
 from lineage.answers.base import AnsweredBy, PredictionColumns
-from lineage.answers.text import text_columns
+from lineage.answers.text import TextAnswer, text_columns
 from lineage.artifacts import check_intact
 from lineage.errors import EvaluationError
 from lineage.families.translator import EncoderMemory, TranslationSettings, Translator
@@ -131,7 +131,7 @@ class TranslationMethod(TranslationSettings, Method):
         def answer(items: pd.DataFrame) -> PredictionColumns:
             sources = items["source"].tolist()
             texts, scores = translate(model, tokenizer, sources, precision=context.precision)
-            return text_columns(items, texts, scores)
+            return text_columns(items, texts, context.task.info.ranking_metric, scores)
 
         predictions = answer_scored_splits(subject, run, answer)
         return FittedSystem(predictions, self, model.state_dict)
@@ -161,7 +161,9 @@ class TranslationMethod(TranslationSettings, Method):
         unfinished_share = float(predictions["score"].isna().mean())
         if unfinished_share:
             value = {"share": unfinished_share, "max_new_tokens": self.max_new_tokens}
-            notes.append(Note("unfinished_translations", value))
+            answer = context.kind.answer
+            assert issubclass(answer, TextAnswer)
+            notes.append(Note(answer.unfinished_note, value))
         return notes
 
 

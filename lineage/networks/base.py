@@ -314,6 +314,9 @@ class Family:
     # True if pretraining reads running text and predicts every next token, so that an n-gram model
     # can predict the same tokens.
     predicts_next_token: bool = False
+    # True if a model can write on from a text: its top vector at a position, of a text without its
+    # end, predicts the next token.
+    writes_on: bool = False
     # True if `pool` returns the state at the last position, special tokens included:
     # `linear_label_gain` (Dai and Le 2015) can then also learn from the states before it.
     pools_last_state: bool = False
@@ -338,6 +341,10 @@ class Family:
         """Return True if a model of this architecture gives a text a probability."""
         return False
 
+    def can_write_on(self, architecture: Architecture) -> bool:
+        """Return True if a model of this architecture can write on from a text."""
+        return self.writes_on
+
     @property
     def can_translate(self) -> bool:
         """True if a translator can be built from the family's models."""
@@ -349,6 +356,8 @@ class Family:
             return self.can_score_text(architecture)
         if answered_by == "translator":
             return self.can_translate
+        if answered_by == "continuation":
+            return self.can_write_on(architecture)
         return True
 
 
@@ -422,3 +431,7 @@ class Public(LanguageModelFamily):
 
     def can_score_text(self, architecture: Architecture) -> bool:
         return not self.lacks_lm_head(architecture)
+
+    def can_write_on(self, architecture: Architecture) -> bool:
+        info = architecture.checkpoint_info
+        return info is None or (info.causal and self.can_score_text(architecture))

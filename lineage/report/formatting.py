@@ -16,6 +16,9 @@ THESE_LABELS = "with these labels"
 # metric -> the unit behind a value, as in 25.1 BLEU, and the heading of a column
 METRIC_UNITS = {
     "bleu": ("BLEU", "BLEU"),
+    "rougeL": ("ROUGE-L", "ROUGE-L"),
+    "rouge1": ("ROUGE-1", "ROUGE-1"),
+    "rouge2": ("ROUGE-2", "ROUGE-2"),
     "span_f1": ("F1", "F1 of spans"),
     "token_accuracy": ("%", "% of words correct"),
     "macro_f1": ("F1", "macro F1"),
@@ -56,6 +59,8 @@ MODEL_NAMES = {
     "word_frequency": "word frequency",
     "majority": "majority class",
     "copy": "copied source",
+    "lead_3": "first three sentences",
+    "longest_sentence": "longest sentence",
 }
 MIN_ITEMS_FOR_INTERVAL = 10  # with fewer, the number of items is why an interval is too wide
 SI_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

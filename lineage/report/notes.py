@@ -1,6 +1,7 @@
 """Put the notes on results in words."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from lineage.results import Note, NoteKind, notes_from_json
@@ -8,10 +9,13 @@ from lineage.results import Note, NoteKind, notes_from_json
 UNSUPPORTED = {
     "sentence_probability": "no language model: it gives a sentence no probability",
     "translator": "it has no decoder to write a translation with",
+    "summarizer": "it has no decoder to write a summary with",
+    "continuation": "it cannot write on from a text: it does not predict each token from those before",
 }
 NO_MAJORITY = {
     "word_vectors": "there are no labels, so none is the commonest",
     "translator": "translations are not labels, so none is the commonest",
+    "summarizer": "summaries are not labels, so none is the commonest",
 }
 UNKNOWN_WORDS_EFFECT = {
     "mean_cosine": "each was given the mean cosine of the others",
@@ -74,9 +78,9 @@ def _format_unknown_words(value: Any) -> str:
     )
 
 
-def _format_unfinished(value: Any) -> str:
+def _format_unfinished(nouns: str, value: Any) -> str:
     return (
-        f"{value['share']:.1%} of the translations had not ended after "
+        f"{value['share']:.1%} of the {nouns} had not ended after "
         f"{value['max_new_tokens']} tokens, and were cut"
     )
 
@@ -111,7 +115,9 @@ _FORMATTERS: dict[NoteKind, Callable[[Any], str]] = {
     ),
     "unknown_words": _format_unknown_words,
     "bleu_signature": str,
-    "unfinished_translations": _format_unfinished,
+    "rouge_signature": str,
+    "unfinished_translations": partial(_format_unfinished, "translations"),
+    "unfinished_summaries": partial(_format_unfinished, "summaries"),
     "no_improvement": lambda _: "adaptation did not lower it on held-out target text",
     "not_lossless": lambda _: "not lossless: the tokenizer cannot restore every text",
 }

@@ -3,10 +3,19 @@
 from collections.abc import Iterator, Sequence
 
 from lineage.analysis.cells import MIN_CLUSTERS, split_test_set
-from lineage.analysis.records import Analysis, AnswerDetails, SwapConsistency, TaskSummary, group_by
+from lineage.analysis.records import (
+    TRAINED_INITS,
+    Analysis,
+    AnswerDetails,
+    SwapConsistency,
+    TaskSummary,
+    group_by,
+)
 from lineage.analysis.settings import find_collapsed_runs, find_omitted_methods, fine_tuned_scores
+from lineage.methods.extracts import EXTRACTS
 from lineage.report.formatting import (
     format_label_count,
+    format_model,
     format_percent,
     format_system,
     format_transfer,
@@ -43,6 +52,10 @@ DATA_NOTES = {
         "names such as I-PER in `label_map`."
     ),
 }
+ROUGE_NOTE = (
+    "TF-IDF: the summary of the most similar training document. ROUGE: F-measure by rouge-score, "
+    "without stemming; an item with several reference summaries has the mean over them."
+)
 MIN_LABEL_ITEMS = 20  # with fewer, the score of a label is hardly known
 # What is hardly known then, of one label and of several.
 COUNTED_BY_LABEL = {
@@ -114,6 +127,7 @@ def describe_task_data(analysis: Analysis, task: str) -> list[str]:
             f"of {train_task}."
         )
     notes += _grouped_score_note(analysis, task, summary)
+    notes += _summary_notes(analysis, task)
     notes += _omitted_settings_note(analysis, task)
     notes += _swap_notes([one for one in analysis.swap_consistency if one.task == task])
     if any(one.system.family == JOINED_FAMILY for one in analysis.scores_of_task(task)):
@@ -226,6 +240,26 @@ def _describe_rare_labels(
         f"{text}, and {plural(others, 'other label')} {verb} fewer than {MIN_LABEL_ITEMS}: "
         f"{part_of_several} hardly known."
     )
+
+
+def _summary_notes(analysis: Analysis, task: str) -> list[str]:
+    """Say how summaries are scored, and if a part of each document is better than all of them."""
+    scores = [one for one in analysis.scores_of_task(task) if one.mean is not None]
+    extracts = [one for one in scores if one.system.family in EXTRACTS]
+    written = [one for one in scores if one.system.init in TRAINED_INITS]
+    if not extracts:
+        return []
+    notes = [ROUGE_NOTE]
+    if not written:
+        return notes
+    extract = max(extracts, key=lambda one: one.mean or 0.0)
+    model = max(written, key=lambda one: one.mean or 0.0)
+    if (extract.mean or 0.0) <= (model.mean or 0.0):
+        return notes
+    names = f"{format_model(extract.system.model)} {format_percent(extract.mean)}"
+    names += f", {format_system(model.system)} {format_percent(model.mean)}"
+    text = "No model's summaries score higher than a part of each document"
+    return [*notes, f"{text}: {names} {metric_unit(model.metric)}. No test has compared them."]
 
 
 def _omitted_settings_note(analysis: Analysis, task: str) -> list[str]:

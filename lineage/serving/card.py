@@ -39,9 +39,10 @@ def format_card(record: SystemRecord) -> str:
         lines.append("- Trained without the first fold, on which it was tested.")
     if record.labels:
         lines.append(f"- Answers: {', '.join(record.labels)}.")
+    if record.transfer != "zero_shot":
+        learned = "It learned from the labels of one task."
+        lines += ["", f"{learned} On text of another kind its scores may be lower."]
     lines += [
-        "",
-        "It learned from the labels of one task. On text of another kind its scores may be lower.",
         "",
         "```sh",
         f"{command} --labels {record.label_count} new.csv -o labelled.csv",
@@ -62,6 +63,8 @@ def describe_training(record: SystemRecord) -> str:
     Such as `trained on 440 items with seed 0; when it was trained on 340, accuracy on test was
     0.8400 (mean of 2 seeds: 0.8500)`.
     """
+    if record.transfer == "zero_shot":
+        return "not trained on the task"
     text = f"trained on {record.train_examples:,} items with seed {record.finetune_seed}"
     refit = record.refit
     if refit is None:
@@ -81,8 +84,11 @@ def _describe_scores(record: SystemRecord) -> list[str]:
     """Return the lines on what a system has learned from, and how it scores."""
     score = _format_score(record.validation_score)
     trained_on = f"{record.train_examples:,} labelled items (labels: {record.label_count})"
+    training = f"Trained on {trained_on}, fine-tuning seed {record.finetune_seed}."
+    if record.transfer == "zero_shot":
+        training = "Not trained on the task."
     lines = [
-        f"- Trained on {trained_on}, fine-tuning seed {record.finetune_seed}.",
+        f"- {training}",
         f"- {record.metric} on validation: {score}. The report has the scores on test items.",
     ]
     refit = record.refit

@@ -79,10 +79,12 @@ def _check_adaptation(params: Params, models: Models) -> None:
                 "not pretrained here; remove it"
             )
     for name in params.grid.adapt_tasks:
-        if load_kind(params.tasks[name].kind).answer.answered_by == "translator":
+        answer = load_kind(params.tasks[name].kind).answer
+        if answer.answered_by == "translator":
+            beginning = f"{name}:" if answer.shortens_source else f"{name} is in two languages, and"
             raise InputError(
-                f"params.yaml: grid.adapt_tasks: {name} is in two languages, and fine-tuning "
-                "already trains its language models on their own text; remove it"
+                f"params.yaml: grid.adapt_tasks: {beginning} fine-tuning already trains its "
+                "language models on their own text; remove it"
             )
 
 
@@ -136,7 +138,10 @@ def _check_tasks_supported(params: Params, models: Models) -> None:
         able = [
             model
             for model in compared
-            if model.family.can_answer(kind.answer.answered_by, model.architecture)
+            if any(
+                model.family.can_answer(answered_by, model.architecture)
+                for answered_by in kind.answer.list_answered_by()
+            )
         ]
         if not able:
             raise InputError(
@@ -147,8 +152,8 @@ def _check_tasks_supported(params: Params, models: Models) -> None:
         if kind.answer.answered_by == "translator" and lowercase:
             print(
                 f"params.yaml: models.{lowercase[0]}.tokenizer.lowercase: the model writes no "
-                f"capitals, but the reference translations of '{name}' may have them; set it to "
-                "false, or lowercase the references",
+                f"capitals, but the reference {kind.answer.text_nouns} of '{name}' may have them; "
+                "set it to false, or lowercase the references",
                 file=sys.stderr,
             )
 
@@ -264,12 +269,19 @@ def _check_languages(params: Params, model: ModelConfig, languages: list[str]) -
     target_language = model.pretrain.target_language
     for name in params.grid.tasks:
         task = params.tasks[name]
-        is_translation = load_kind(task.kind).answer.answered_by == "translator"
-        if is_translation and source_language not in (None, task.language):
+        answer = load_kind(task.kind).answer
+        is_written = answer.answered_by == "translator"
+        if is_written and source_language not in (None, task.language):
             raise InputError(
                 f"params.yaml: tasks.{name}.language: '{task.language}' differs from "
                 f"{where}.source_language, '{source_language}'; set it to the language of the "
                 "task's source texts"
+            )
+        if answer.shortens_source and target_language not in (None, task.language):
+            raise InputError(
+                f"{where}.target_language: '{target_language}', but the summaries of '{name}' are "
+                f"in the language of their documents, '{task.language}'; set source_language and "
+                "target_language to null, or to that language"
             )
     if source_language is None and target_language is None and len(languages) > 1:
         raise InputError(
@@ -312,7 +324,7 @@ def _check_positions(params: Params, model: ModelConfig, max_positions: int) -> 
 def text_length_limits(params: Params, models: Models, task: str) -> dict[str, TextLengthLimit]:
     """Return the length limits of a task's texts that cannot be read in parts, by their key.
 
-    These are sentences that are scored whole, and translations to learn from. Lengths are counted
+    These are sentences that are scored whole, and texts to learn to write. Lengths are counted
     in words, and in characters where these are the tokens: in Chinese, except in byte-level BPE.
     """
     trained = [

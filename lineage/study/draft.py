@@ -18,6 +18,7 @@ from lineage.data.inspection import CorpusFindings, TaskFindings
 from lineage.data.prepare_task import TaskMeasures, locate_task
 from lineage.errors import InputError, shorten_value
 from lineage.language import is_spaceless
+from lineage.methods.translation import TranslationMethod
 from lineage.study.checks import check_data, check_study
 from lineage.study.public_proposal import PublicProposal
 from lineage.tasks.base import load_kind
@@ -26,6 +27,8 @@ CORPUS_NAME = "general"
 TRANSFORMERS = ("gpt_modern", "bert_modern", "gpt_bert")
 MODELS = ("word2vec", "elmo", *TRANSFORMERS)
 ADAPT_MODELS = ("elmo", *TRANSFORMERS)
+WRITER = "seq2seq"  # learns to write texts
+CONTINUING_MODELS = ("gpt_modern",)  # write on from a text
 MAX_VOCAB_SIZE = 8000  # for a body of a million parameters
 MIN_VOCAB_SIZE = 500
 DEFAULT_VOCAB_SIZE = 16_000  # of word models; with text for so many, the defaults stay
@@ -36,6 +39,8 @@ TRAINING_RATE = 1.2e10
 BODY_PARAMETERS = ((4_000_000, 1_000_000), (0, 400_000))
 MIN_ADAPT_BYTES = 30_000
 SUBWORDS_PER_WORD = 1.3
+MAX_SUBWORDS_PER_WORD = 3  # in one text
+NEW_TOKENS_STEP = 50
 DEFAULT_POSITIONS = 136  # enough for 128 words
 DEFAULT_MAX_WORDS = 128
 TOKENS_PER_BATCH = 1088  # 8 sequences of the default length
@@ -145,6 +150,9 @@ def _plan_task(
         if share < 100:
             longer = f"{share} % of the texts are no longer than this; others are cut"
         comments["max_words"] = f"guessed: {longer}"
+    if kind.answer.shortens_source:
+        tree["metric"] = list(kind.metrics)
+        comments["metric"] = "systems are compared by the first"
     if kind.has_train_split:
         tree |= _plan_splits(found, comments)
     comments |= _comment_columns(found)
@@ -191,9 +199,9 @@ def _comment_columns(found: TaskFindings) -> Comments:
         if len(found.keys["columns"]) > 2:
             comments["label"] = "guessed: another of these columns may be meant"
         return comments
-    for key in ("text", "label"):
+    for key, noun in (("text", "text"), ("label", "label"), ("target", "summary")):
         if key in choice.alternatives:
-            comments[key] = f"guessed; {note_others(choice.alternatives[key], key)}"
+            comments[key] = f"guessed; {note_others(choice.alternatives[key], noun)}"
     return comments
 
 
@@ -249,7 +257,7 @@ def _grid_lines(plans: Sequence[_TaskPlan], public: PublicProposal | None) -> li
         and ("folds" not in plan.tree or "unlabelled" in plan.findings.files)
         and plan.measures.text_bytes >= MIN_ADAPT_BYTES
     ]
-    models = [*MODELS]
+    models = _list_models(plans)
     adapt_models = [*ADAPT_MODELS]
     if public is not None and public.is_requested:
         models.append(public.name)
@@ -280,6 +288,17 @@ def _grid_lines(plans: Sequence[_TaskPlan], public: PublicProposal | None) -> li
         ("join_static_model", "word2vec", ""),
     ]
     return ["grid:", *(_line(2, *row) for row in rows)]
+
+
+def _list_models(plans: Sequence[_TaskPlan]) -> list[str]:
+    """Return the models that can do something for the tasks: few of them write texts."""
+    are_written = [_is_written(plan) for plan in plans]
+    models = [*CONTINUING_MODELS] if all(are_written) else [*MODELS]
+    return [*models, WRITER] if any(are_written) else models
+
+
+def _is_written(plan: _TaskPlan) -> bool:
+    return load_kind(plan.findings.kind).answer.answered_by == "translator"
 
 
 def _label_counts(plans: Sequence[_TaskPlan]) -> list[int | str]:
@@ -323,7 +342,15 @@ def _model_lines(measures: CorpusMeasures, language: str, plans: Sequence[_TaskP
             "architecture": {"max_positions": positions},
             "pretrain": {"seq_len": positions, "batch_size": batch_size},
         }
-    return [*lines, "models:", *(_line(2, model, keys) for model in TRANSFORMERS)]
+    models = _list_models(plans)
+    lines = [*lines, "models:", *(_line(2, one, keys) for one in TRANSFORMERS if one in models)]
+    longest = max((plan.measures.longest_words for plan in plans if _is_written(plan)), default=0)
+    max_new_tokens = NEW_TOKENS_STEP * -(-MAX_SUBWORDS_PER_WORD * longest // NEW_TOKENS_STEP)
+    if max_new_tokens > TranslationMethod.max_new_tokens:
+        writing = {"evaluate": {"translation": {"max_new_tokens": max_new_tokens}}}
+        comment = f"the longest training summary has {longest} words"
+        lines.append(_line(2, WRITER, writing, comment))
+    return lines
 
 
 def _summary(
@@ -346,7 +373,7 @@ def _summary(
     assert budget.body_parameters is not None
     minutes = round(budget.text_bytes * budget.body_parameters / TRAINING_RATE / 60)
     lines.append(
-        f"models: {', '.join(MODELS)}; {budget.body_parameters:,} parameters each, "
+        f"models: {', '.join(_list_models(plans))}; {budget.body_parameters:,} parameters each, "
         f"{budget.text_bytes / 1e6:.1f} MB of text to read, roughly {max(1, minutes)} min each on one "
         "core"
     )

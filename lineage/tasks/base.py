@@ -9,7 +9,7 @@ properties or its answer, never for its name.
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +32,7 @@ COLUMN_KEYS = (
     "predicate",
     "source",
     "target",
+    "references",
     "context",
     "question",
     "answers",
@@ -74,6 +75,8 @@ class Kind:
     check_items: Callable[[pd.DataFrame, Task, str], None] | None = None
     optional_columns: tuple[str, ...] = ("group",)  # keys that may name a column
     label_columns: tuple[str, ...] = ("label",)  # keys whose columns only labelled items have
+    # Those of them that a task may name for test alone, where they replace the others.
+    test_label_columns: tuple[str, ...] = ()
     # Keys whose columns hold whole numbers; the others hold texts or lists of texts.
     integer_columns: tuple[str, ...] = ()
     # Item columns that make two items the same: everything that is read, without label, group, id.
@@ -117,6 +120,13 @@ class Kind:
     def input_columns(self) -> tuple[str, ...]:
         """The keys of the columns that an item is read from, without those of labels."""
         return tuple(key for key in self.required_columns if key not in self.label_columns)
+
+    def keys_of_split(self, split: str, given: Collection[str]) -> list[str]:
+        """Return the `given` keys of a task whose columns are read from the files of a split."""
+        unread = self.test_label_columns
+        if split == "test" and any(key in given for key in self.test_label_columns):
+            unread = tuple(key for key in self.label_columns if key not in unread)
+        return [key for key in given if key not in unread]
 
     @property
     def required_splits(self) -> tuple[str, ...]:
@@ -194,7 +204,7 @@ def _check_columns(task: Task, kind: Kind, where: str) -> None:
 
 def _check_splits(task: Task, kind: Kind, where: str) -> None:
     """Check that the splits which the kind needs are given, and that folds replace all others."""
-    if not kind.trains_head:
+    if not kind.has_train_split:
         for key, is_given in (("folds", task.folds), ("extra_test_sets", task.extra_test_sets)):
             if is_given:
                 raise InputError(
@@ -211,7 +221,7 @@ def _check_splits(task: Task, kind: Kind, where: str) -> None:
         if split not in origin:
             block = "files" if task.files else "splits"
             folds = ""
-            if split == "test" and kind.trains_head:
+            if split == "test" and kind.has_train_split:
                 folds = ", or use 'folds', which test each item of train once"
             raise InputError(
                 f"{where}: there is no {split} split; add '{split}:' to {block}{folds}"

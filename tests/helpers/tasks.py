@@ -72,6 +72,9 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     ],
     "word_similarity": [{"one": f"w{n}", "two": f"v{n}", "label": n / 7} for n in range(20)],
     "minimal_pairs": [{"good": f"the cat runs {n}", "bad": f"the cat run {n}"} for n in range(20)],
+    "summarization": [
+        {"source": f"the cat {n} ran. it rained.", "target": f"cat {n} ran"} for n in range(20)
+    ],
     "translation": [{"source": f"the cat {n}", "target": f"le chat {n}"} for n in range(20)],
 }
 KEYS: dict[str, dict[str, Any]] = {"text_classification": {"text": ["text"]}, "text_regression": {"text": ["text"]},
