@@ -156,10 +156,10 @@ class Evidence:
         random = [cell for cell in known if cell.system.init == "random"]
         for cell in known:
             for other in random:
-                twin = replace(other.system, init="pretrained", recipe=cell.system.recipe)
+                pretrained = replace(other.system, init="pretrained", recipe=cell.system.recipe)
                 has_more = other.train_examples >= factor * cell.train_examples
-                is_twin = (twin, other.task) == (cell.system, cell.task)
-                if has_more and is_twin and self._is_above_chance(cell, other):
+                is_same_use = (pretrained, other.task) == (cell.system, cell.task)
+                if has_more and is_same_use and self._is_above_chance(cell, other):
                     # Not "pretraining", which has the same number of labels on both sides.
                     yield PlannedComparison("models", cell, other)
 

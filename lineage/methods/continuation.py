@@ -39,6 +39,9 @@ class ContinuationMethod(Method):
     transfer: ClassVar[Transfer] = "zero_shot"
     head: ClassVar[str] = "continuation"
     titles: ClassVar[Mapping[str, str]] = {"continuation": "zero-shot"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "continuation": "without labels, the model writes on after the text"
+    }
     descriptions: ClassVar[Mapping[str, str]] = {
         "continuation": "{model} writes on after a document and a prompt; nothing was trained."
     }
