@@ -18,6 +18,7 @@ from tests.helpers import study_rows
 from tests.helpers.study_rows import GRID, Study, analyze, build_comparison
 
 PRETRAINING = "Pretraining is better than random weights."
+LABELS = "Pretraining is worth more than ten times the labels."
 BERT = "BERT is better than GPT on texts."
 MIX = "A mix of all layers is better than the top layer."
 NEXT_SENTENCE = "Next-sentence prediction helps."
@@ -111,20 +112,31 @@ def test_models_that_learned_less_than_counting_are_no_evidence(tmp_path: Path) 
     assert BERT not in {one.text for one in analysis.claims}
 
 
+def change_most_labels(folder: Path, most: int) -> None:
+    for path in (folder / "rows").glob("evaluate*.parquet"):
+        rows = read_table(path)
+        rows.loc[rows["train_examples"] >= 600, "train_examples"] = most
+        write_table(path, rows)
+
+
 def test_fewer_labels_are_compared_with_ten_times_as_many(tmp_path: Path) -> None:
     """The study has 100 and 600 labels, which are worth 0.5, and pretraining 1.6."""
     folder = Study(tmp_path, grid=SMALL_GRID).write()
-    text = "Pretraining is worth more than ten times the labels."
-    assert text not in {one.text for one in analyze(folder, SMALL_GRID).claims}
-    for path in (folder / "rows").glob("evaluate*.parquet"):
-        rows = read_table(path)
-        rows.loc[rows["train_examples"] == 600, "train_examples"] = 1000
-        write_table(path, rows)
-    finding = find(analyze(folder, SMALL_GRID), text)
+    assert LABELS not in {one.text for one in analyze(folder, SMALL_GRID).claims}
+    change_most_labels(folder, 1000)
+    finding = find(analyze(folder, SMALL_GRID), LABELS)
     assert finding.verdict == "supported"
     assert {(one.first.init, one.second.init) for one in finding.comparisons} == {
         ("pretrained", "random")
     }
+
+
+def test_losing_to_twenty_times_the_labels_contradicts_nothing(tmp_path: Path) -> None:
+    folder = Study(tmp_path, grid=SMALL_GRID, pretraining=-0.5).write()
+    change_most_labels(folder, 1000)
+    assert find(analyze(folder, SMALL_GRID), LABELS).verdict == "contradicted"
+    change_most_labels(folder, 2000)
+    assert find(analyze(folder, SMALL_GRID), LABELS).verdict == "not shown"
 
 
 def make_finding(*verdicts: str) -> ClaimFinding:
@@ -151,7 +163,7 @@ def test_the_section_says_how_much_was_shown_and_what_could_have_been() -> None:
     (table,) = (block for block in built.blocks if isinstance(block, Table))
     (row,) = table.rows
     assert isinstance(row, list)
-    assert row[2] == "shown in 1 of 3 comparisons, 0.0 to +2.0 points"
+    assert row[2] == "GPT beside BERT: shown in 1 of 3 comparisons (sense), 0.0 to +2.0 points"
     assert row[3] == "3.0"
     assert row[4].text == "supported in part"
     assert section.build(ReportData(study_rows.build_analysis())) is None

@@ -112,6 +112,23 @@ class Report:
             found += [row[place] for row in rows for place in places if row[place] != "–"]
         return found
 
+    def list_task_cells(self, heading: str, task: str) -> list[str]:
+        """Return the cells of a task in the tables of a part, of own models without a dagger."""
+        found = []
+        for table in re.findall(r"(?:^\|.*\n)+", self.parts[heading], re.MULTILINE):
+            names, _, *rows = [
+                [cell.strip() for cell in line.strip("|").split("|")]
+                for line in table.strip().splitlines()
+            ]
+            found += [
+                cell
+                for row in rows
+                if row[0].startswith(f"{task}, ")
+                for name, cell in zip(names[1:], row[1:], strict=True)
+                if "‡" not in name and "(public" not in name and cell != "–"
+            ]
+        return found
+
     def list_ranked(self, setting: Mapping[str, Any]) -> list[dict[str, str]]:
         """Return the best system of each model in a setting, public models among them."""
         rankings = [
@@ -323,6 +340,15 @@ def count_marks(sentence: Sentence) -> list[object]:
     return expected
 
 
+def count_marks_by_task(sentence: Sentence) -> list[object]:
+    """Count the marked cells of each task, without those of models that are not counted."""
+    expected: list[object] = []
+    for task in re.findall(r"(\w+) in \d+ of \d+", sentence.text):
+        cells = sentence.report.list_task_cells(sentence.heading, task)
+        expected += [sum("▲" in cell for cell in cells), len(cells)]
+    return expected
+
+
 def read_fewest_labels(sentence: Sentence) -> list[object]:
     """Return the first and the last number of labels of a model that is above TF-IDF at once."""
     name = sentence.text.removeprefix(f"{sentence.task}: ").partition(", with ")[0]
@@ -468,6 +494,7 @@ READERS: dict[str, Reader] = {
     r"Times below": lambda _: [f"{SHORTEST_SECONDS:g}", SAME_COST_FACTOR],
     r"These two statements hold|Below, comparisons of methods": lambda _: [CONFIDENCE],
     r".*[Vv]alidation chose among": read_trials,
+    r"By task: ": count_marks_by_task,
     r".*(?:could not show that|(?:gain|loss) is shown for)": count_marks,
     r".* labels is above TF-IDF with": read_fewest_labels,
     r".*TF-IDF leads with": read_tfidf_leads,

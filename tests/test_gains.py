@@ -123,21 +123,21 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(analysis: Analy
     better = [replace(one, verdict="better") if one.task == "sense" else one for one in kept]
     (section,) = build_parts(with_comparisons(analysis, better))
     assert find_texts(section)[0] == (
-        "With these labels, the most of each task, a gain is shown for GPT° in 1 of 1 comparisons; ELMo in 1 of 2."
+        "With these labels, the most of each task, a gain is shown for GPT° in 1 of 1 comparisons; ELMo in 1 of 2. By task: sentiment in 0 of 1, sense in 2 of 2."
     )
     learned_less = NgramComparison("gpt", 2.1, 2.0, (), ("agreement",))
     analysis = replace(with_comparisons(analysis, better), ngram_comparisons=(learned_less,))
     (section,) = build_parts(analysis)
     assert find_texts(section)[0] == (
         "With these labels, the most of each task, a gain is shown for ELMo in 1 of 2 comparisons. "
-        "Left out: GPT (‡), not shown to have learned more than 5-grams."
+        "By task: sentiment in 0 of 1, sense in 1 of 1. Not counted: GPT (‡), not shown to have learned more than 5-grams."
     )
     masked = replace(learned_less, predicted="masked tokens", low=-0.1, high=0.2)
     (section,) = build_parts(replace(analysis, ngram_comparisons=(masked,)))
-    assert "Left out: GPT (‡)" in find_texts(section)[0]
+    assert "Not counted: GPT (‡)" in find_texts(section)[0]
     (section,) = build_parts(replace(analysis, public_models=("elmo",)))
     assert find_texts(section)[0] == (
-        "Left out: GPT (‡), not shown to have learned more than 5-grams. Of public models, "
+        "Not counted: GPT (‡), not shown to have learned more than 5-grams. Of public models, "
         "a gain is shown for ELMo in 1 of 2 comparisons."
     )
     names = []

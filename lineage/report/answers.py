@@ -11,7 +11,7 @@ from lineage.report.section import Figure
 from lineage.report.styles import model_style
 
 MIN_CLASSES_FOR_FINDING = 2
-MAX_SHOWN_CLASSES = 16
+MAX_SHOWN_CLASSES = 20
 SMALL_CALIBRATION_ERROR = 0.03
 SMALL_SPREAD = 0.02  # of F1 over the labels
 SMALLEST_CONFUSION = 0.005  # it would be printed as 0 %

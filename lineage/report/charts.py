@@ -196,7 +196,7 @@ def draw_cost_panel(
     taken.append((0, floor, size.width, size.height))  # nor on the numbers of the axis
     for one, (x, y) in sorted(zip(points, marks, strict=True), key=lambda pair: pair[1][1]):
         parts.append(draw_marker(one.style.marker, x, y, 4, f'fill="{one.style.color}"'))
-        parts.append(_draw_point_name(one, x, y, taken, size.width - 4))
+        parts.append(_draw_point_name(one, x, y, taken, size.width - 10))
     described = "; ".join(
         f"{one.name} {100 * one.score:.1f} in {format_seconds(one.seconds)}" for one in points
     )
@@ -211,7 +211,7 @@ def _draw_point_name(point: CostPoint, x: float, y: float, taken: list[Box], edg
     left = x - 9 - width
     places = [(x + 7, y - 6), (x + 7, y + 14), (x + 9, y + 4), (left, y - 6), (left, y + 4)]
     places += [(left, y + 16)]
-    for distance in (12, 24, 36, 48):  # further away if many points are close
+    for distance in (8, 16, 24):  # further away if many points are close
         places += [(x + 7, y - 6 - distance), (x + 7, y + 14 + distance)]
         places += [(left, y - 6 - distance), (left, y + 16 + distance)]
     boxes = [(left, base - 9, left + width, base + 2) for left, base in places]

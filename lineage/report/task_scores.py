@@ -7,7 +7,13 @@ from functools import cached_property
 from lineage.analysis.cells import INIT_ORDER, split_test_set
 from lineage.analysis.decision import Decision
 from lineage.analysis.gains import Gain, list_gains
-from lineage.analysis.records import Analysis, Setting, System, SystemScore
+from lineage.analysis.records import (
+    CHANCE_BASELINES,
+    Analysis,
+    Setting,
+    System,
+    SystemScore,
+)
 from lineage.report.formatting import format_label_count, format_model, format_use
 from lineage.report.styles import loss_did_not_fall
 from lineage.tasks.base import load_kind
@@ -69,14 +75,18 @@ class TaskScores:
             by_system.setdefault(key, {})[one.label_count] = one
         return [SystemLine(own) for own in sorted(by_system.values(), key=self._line_order)]
 
-    def _line_order(self, own: Mapping[str, SystemScore]) -> tuple[int, float, int, int]:
-        """Sort by the most labels that a system was run with, and then by its score with them."""
+    def _line_order(self, own: Mapping[str, SystemScore]) -> tuple[bool, int, float, int, int]:
+        """Sort by the most labels that a system was run with, and then by its score with them.
+
+        What reads no item comes last.
+        """
         label_counts = [*reversed(self.train_examples)]
         most = next(place for place, count in enumerate(label_counts) if count in own)
         score = own[label_counts[most]]
         place = self.analysis.place_of_model(score.system.model)
         mean = score.mean if score.mean is not None else -2.0
-        return most, -mean, place, INIT_ORDER.index(score.system.init)
+        is_chance = score.system.model in CHANCE_BASELINES
+        return is_chance, most, -mean, place, INIT_ORDER.index(score.system.init)
 
     def format_labels(self, label_count: str) -> str:
         """Name a label count: `all 600 labels`."""

@@ -2,9 +2,15 @@
 
 from collections.abc import Sequence
 
-from lineage.analysis.records import ClaimFinding, Comparison
+from lineage.analysis.records import ClaimFinding, Comparison, group_by
 from lineage.analysis.statistics import MIN_SEEDS
-from lineage.report.formatting import format_difference, format_percent, format_range, plural
+from lineage.report.formatting import (
+    format_difference,
+    format_model,
+    format_percent,
+    format_range,
+    plural,
+)
 from lineage.report.section import (
     Cell,
     Cells,
@@ -18,19 +24,21 @@ from lineage.report.section import (
 )
 
 COLUMNS: Columns = (
-    Column("claim", "wrap"),
-    Column("printed there", "wrap"),
-    Column("here", "wrap"),
-    Column("could have found", "n"),
-    "verdict",
+    Column("claim", short="claim"),
+    Column("printed there", "wrap", short="printed there"),
+    Column("here", "wrap", short="here"),
+    Column("could have found", "n", short="could have found"),
+    Column("verdict", short="verdict"),
 )
 NOTE = (
     "Each claim of a paper, with the comparisons of this study that could show it; all of one claim "
-    "have one correction (Holm). Supported: shown in at least half of them, and the opposite in "
-    "none; in part: shown in fewer. Not shown: neither it nor its opposite. Could have found: the "
-    "difference in points that half of the comparisons would show in 80 of 100 studies. Models that "
-    "are not shown to have learned more than 5-grams are left out. Data, sizes and budgets differ "
-    "from the papers'."
+    "have one correction (Holm), so a gain that is shown above may not be shown here. Supported: "
+    "shown in at least half of them, and the opposite in none; in part: in fewer, but at least one; "
+    "mixed: it and its opposite; contradicted: only the opposite; not shown: neither. Could have "
+    "found: the smallest difference in points that half of the comparisons would have shown in 80 of "
+    "100 studies. Models that are not shown to have learned more than 5-grams are not counted, but "
+    "for today's recipe, where what is learned is the question. Data, sizes and budgets differ from "
+    "the papers'."
 )
 FEW_PRETRAININGS = (
     " With fewer than three pretraining runs of each model, verdicts are about these models."
@@ -45,7 +53,7 @@ def build(report: ReportData) -> Section | None:
     note = NOTE
     if len(report.analysis.grid.pretrain_seeds) < MIN_SEEDS:
         note += FEW_PRETRAININGS
-    table = Table(COLUMNS, [_build_row(one) for one in findings])
+    table = Table(COLUMNS, [_build_row(one) for one in findings], css="use")
     return Section(
         "What the papers claim",
         [Paragraph(note, "note"), table],
@@ -69,14 +77,34 @@ VERDICT_STYLES = {"supported": "better", "supported in part": "better", "contrad
 
 
 def describe_evidence(finding: ClaimFinding) -> str:
-    """Count what is shown: `shown in 10 of 12 comparisons, −5.1 to +50.0 points`."""
+    """Count what is shown: `shown in 3 of 4 comparisons (sense 3 of 3, mood 0 of 1), −5.1 to +5.0`."""
     comparisons = finding.comparisons
     total = plural(len(comparisons), "comparison")
-    parts = [f"shown in {finding.num_for} of {total}"]
+    parts = [f"{_name_models(comparisons)}shown in {finding.num_for} of {total}"]
+    by_task = group_by(comparisons, lambda one: one.task)
+    if finding.num_for and len(by_task) > 1:
+        counts = [
+            f"{task} {sum(one.verdict == 'better' for one in own)} of {len(own)}"
+            for task, own in by_task.items()
+        ]
+        parts[0] += f" ({', '.join(counts)})"
+    elif len(by_task) == 1:
+        parts[0] += f" ({comparisons[0].task})"
     if finding.num_against:
         parts.append(f"the opposite in {finding.num_against}")
     parts.append(_describe_range(comparisons))
     return ", ".join(parts)
+
+
+def _name_models(comparisons: Sequence[Comparison]) -> str:
+    """Name the two models of all comparisons: `GPT-BERT beside modern GPT: `; else nothing."""
+    pairs = {(one.first.model, one.second.model) for one in comparisons}
+    if len(pairs) != 1:
+        return ""
+    ((first, second),) = pairs
+    if first == second:
+        return f"{format_model(first)}: "
+    return f"{format_model(first)} beside {format_model(second)}: "
 
 
 def _describe_range(comparisons: Sequence[Comparison]) -> str:

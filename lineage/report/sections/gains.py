@@ -140,7 +140,7 @@ def _explain_marks(report: ReportData) -> str:
         "brackets: neither is significantly above chance, or fine-tuning did not converge, so "
         "their difference says nothing; °: "
         "better than a baseline that is not shown to be above chance, or has less than a tenth of "
-        "the other's lead over chance. Each verdict holds within its own setting and method, not "
+        "the other's lead over chance; ‡: not shown to have learned more than 5-grams. Each verdict holds within its own setting and method, not "
         "for all of these at once: a few of many are chance. The tables of the tasks have the "
         "intervals."
     )
@@ -160,9 +160,10 @@ def _describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     ]
     most_labels = _describe_most_labels(summary)
     sentences = _describe_model_gains(own, summary, most_labels)
+    sentences += _count_by_task(own, summary)
     if weak:
         names = join_with_and([format_model(model) for model in weak])
-        sentences.append(f"Left out: {names} (‡), not shown to have learned more than 5-grams.")
+        sentences.append(f"Not counted: {names} (‡), not shown to have learned more than 5-grams.")
     if tasks := _list_unconverged(summary):
         sentences.append(
             f"Fine-tuning did not converge on {join_with_and(tasks)}, so nothing is said about it."
@@ -171,6 +172,22 @@ def _describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     start = most_labels if is_continuation else "Of public models"
     sentences += _describe_model_gains(analysis.public_models, summary, start)
     return " ".join(sentences)
+
+
+def _count_by_task(models: Sequence[str], summary: GainSummary) -> Iterator[str]:
+    """Tell on which tasks gains are shown, if on some of several."""
+    known = [
+        gain
+        for gain in summary.at_most_labels
+        if gain.model in models and gain.outcome != "not converged"
+    ]
+    by_task = group_by(known, lambda gain: gain.comparison.task)
+    counts = [
+        f"{task} in {sum(gain.outcome == 'better' for gain in own)} of {len(own)}"
+        for task, own in by_task.items()
+    ]
+    if len(counts) > 1 and any(gain.outcome == "better" for gain in known):
+        yield f"By task: {', '.join(counts)}."
 
 
 def _list_unconverged(summary: GainSummary) -> list[str]:

@@ -340,7 +340,7 @@ def _describe_figure(report: ReportData, count: str) -> str:
     return (
         f"**{title}.** Further right is better; lines are {report.confidence} intervals. Filled "
         "marks may be the best, open ones are behind on these test items. Grey band: "
-        f"{reference}; dotted line: chance; grey tick: the same network with random init; small "
+        f"{reference}; dotted line: chance; bold: the highest score; grey tick: the same network with random init; small "
         f"dots: other systems of the model, which may score higher here.{outside}"
     )
 
@@ -441,7 +441,9 @@ def _explain_decisions(report: ReportData) -> str:
         f"validation{chosen}. **Use** is the system that is cheapest to build among those shown to "
         f"be at most {report.margin} points below the best; if none is shown to be, it is the "
         "highest score. Times below 10 s, or within a factor of 1.5, count as equal, and then the "
-        f"higher score decides, and of equal scores TF-IDF, or the model that the study lists first. {public}**As good**: systems that may be the best, or are within "
+        "higher score decides, and of equal scores TF-IDF, or the model that the study lists first. "
+        "If seeds do not show that system to be better than TF-IDF, it is **undecided**, and TF-IDF "
+        f"is used, the cheapest. {public}**As good**: systems that may be the best, or are within "
         f"{report.margin} points of it. These two statements hold together with "
         f"{report.confidence} confidence in each row. **Sure?** is yes if, of what was run, the "
         f"system is shown to be at most {report.margin} points below the best, and better than "

@@ -10,6 +10,7 @@ from lineage.config.data import CorpusSource, Task
 from lineage.config.params import Params
 from lineage.methods.registry import list_method_types
 from lineage.methods.tfidf import TfidfMethod
+from lineage.networks.registry import load_family
 from lineage.report.formatting import format_kind
 from lineage.report.section import Block, Cells, Column, Paragraph, ReportData, Section, Table
 from lineage.report.styles import format_model_name
@@ -24,6 +25,7 @@ RECIPE_KEYS = {
 }
 
 
+CHANGED_BLOCKS = ("architecture", "pretrain")
 END_HEADING = "the first or last tried"
 
 
@@ -71,7 +73,7 @@ def _build_recipes(report: ReportData, params: Params) -> Block:
     rows: list[Cells] = []
     for name in params.grid.models:
         block = params.models[name]
-        recipe = _describe_recipe(block)
+        recipe = _describe_recipe(block, report.analysis.model_families.get(name, ""))
         if name in params.grid.sweep:
             recipe = "searched for, see Recipes"
         model = format_model_name(report.analysis, name)
@@ -80,8 +82,11 @@ def _build_recipes(report: ReportData, params: Params) -> Block:
     return Table(["model", Column("recipe", "wrap")], rows, note=note)
 
 
-def _describe_recipe(block: Mapping[str, Any]) -> str:
-    """Return `learning rate 0.003, 8 sequences a step, ...`, or the name of a public checkpoint."""
+def _describe_recipe(block: Mapping[str, Any], family: str) -> str:
+    """Return `learning rate 0.003, 8 sequences a step, ...`, or the name of a public checkpoint.
+
+    Other keys of the model's blocks are named where they differ from the family's defaults.
+    """
     if "from" in block:
         name = f"public checkpoint {PurePath(block['from']).name}"
         return f"{name} at {block['revision'][:7]}" if block.get("revision") else name
@@ -93,7 +98,19 @@ def _describe_recipe(block: Mapping[str, Any]) -> str:
         value = block.get("pretrain", {}).get(key)
         if value is not None:
             parts.append(f"{value:g} {name}" if isinstance(value, int) else f"{name} {value:g}")
-    return ", ".join(parts)
+    return ", ".join([*parts, *_list_changes(block, family)])
+
+
+def _list_changes(block: Mapping[str, Any], family: str) -> Iterator[str]:
+    """Yield the keys that differ from the family's defaults, such as `norm_first: true`."""
+    if not family:
+        return
+    for name in CHANGED_BLOCKS:
+        defaults = load_family(family).defaults.get(name, {})
+        for key, value in block.get(name, {}).items():
+            if key not in (*RECIPE_KEYS, "vocab_size") and value != defaults.get(key):
+                shown = str(value).lower() if isinstance(value, bool) else value
+                yield f"{key}: {shown}"
 
 
 def _build_chosen(trials: tuple[ChosenTrial, ...]) -> Iterator[Block]:
