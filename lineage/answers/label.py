@@ -144,11 +144,11 @@ class LabelAnswer(ClassAnswer):
     ) -> PredictionColumns:
         """Return labels and answers; score is the probability of the true label."""
         answers = self.answer_columns(table, outputs_MK)
-        labels_M = self.labels(table)
+        labels_N = table["label"].to_numpy()
         return {
-            "label": np.asarray(self.label_names, object)[labels_M],
+            "label": np.asarray(self.label_names, object)[labels_N],
             "prediction": answers.pop("prediction"),
-            "score": outputs_MK[np.arange(len(labels_M)), labels_M],
+            "score": outputs_MK[np.arange(len(labels_N)), labels_N],
             **answers,
         }
 

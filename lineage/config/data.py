@@ -165,6 +165,12 @@ class Task:
     label: str | None = None
     tokens: str | None = None
     predicate: str | None = None  # for semantic_roles: the place of the verb in the tokens, from 0
+    # For pronoun_choice: the pronoun and its candidates, and where each begins in the text, in
+    # characters from 0. The candidates have a column each.
+    pronoun: str | None = None
+    pronoun_start: str | None = None
+    candidates: tuple[str, ...] | None = None
+    candidate_starts: tuple[str, ...] | None = None
     source: str | None = None
     target: str | None = None
     # For summarization: the columns of several summaries that test has in place of `target`.
@@ -216,7 +222,7 @@ class Task:
             raise ValueError(
                 f"probes is {list(self.probes)}; name linear, bilstm, or each of them once"
             )
-        for key in ("text", "choices", "references"):
+        for key in ("text", "choices", "candidates", "references"):
             if getattr(self, key) == ():
                 raise ValueError(f"'{key}' is empty; name at least one column, or remove the key")
         check_unnamed_columns(self)

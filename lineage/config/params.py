@@ -30,7 +30,7 @@ RECORDED_PARAMS_FILE = Path("artifacts/sources/params.yaml")
 RESERVED_MODEL_NAMES = frozenset(
     {
         *("majority", "chance", "tfidf", "copy", "kneser_ney", "word_frequency", "ceiling"),
-        *("lead_3", "longest_sentence"),
+        *("lead_3", "longest_sentence", "nearest_candidate"),
     }
 )
 

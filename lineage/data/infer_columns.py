@@ -64,6 +64,10 @@ PAIR_NAMES = (
 # With a number: one of several summaries.
 SUMMARY_NAME = re.compile(r"(summary|summaries|abstract|headline|highlights|tl;?dr)_?\d*", re.I)
 MIN_SHORTENING = 2.0  # a document has so many times the words of its summary, on average
+PRONOUN_NAME = "pronoun"
+START_NAME = re.compile(r"(.+)[_-](start|offset)", re.I)  # where the words of another column begin
+# GAP's own files have one for each candidate, true or false, in place of a label.
+COREFERENCE_NAME = re.compile(r"(.+)[_-]coref", re.I)
 CHOICE_NAME = re.compile(r"(choice|option|ending)_?(\d|[a-e])", re.I)
 GUESSED_KINDS = (
     "text_classification",
@@ -71,6 +75,7 @@ GUESSED_KINDS = (
     "token_classification",
     "semantic_roles",
     "multiple_choice",
+    "pronoun_choice",
     "extractive_qa",
     "minimal_pairs",
     "word_similarity",
@@ -208,6 +213,7 @@ def choose_columns(
     return (
         chooser.choose_named_kind()
         or chooser.choose_multiple_choice()
+        or chooser.choose_pronoun()
         or chooser.choose_tags()
         or chooser.choose_summary()
         or chooser.choose_text_and_label()
@@ -264,6 +270,56 @@ class _ColumnChooser:
         label, alternatives = chooser.choose_label(texts)
         keys = {"text": list(texts), "choices": choices, "label": label}
         return ColumnChoice(kind, keys, (*texts, choices[0]), alternatives)
+
+    def choose_pronoun(self) -> ColumnChoice | None:
+        """Return pronoun_choice if a pronoun and several other columns have columns of starts."""
+        kind = "pronoun_choice"
+        if self.requested.kind not in (None, kind):
+            return None
+        starts = self._find_starts()
+        pronouns = [name for name in starts if name.lower() == PRONOUN_NAME]
+        candidates = [name for name in starts if name not in pronouns]
+        if not pronouns or len(candidates) < 2:
+            if self.requested.kind is None:
+                return None
+            raise self.refusal(
+                f"kind={kind} needs the columns pronoun and pronoun_start, and for each candidate "
+                "two such as a and a_start; rename them"
+            )
+        used = {*starts, *starts.values()}
+        others = {name: column for name, column in self.columns.items() if name not in used}
+        chooser = replace(self, columns=others)
+        texts = self.requested.text or chooser.choose_texts()[0]
+        label, alternatives = chooser._choose_candidate_label(texts, candidates)
+        keys = {
+            "text": list(texts),
+            "pronoun": pronouns[0],
+            "pronoun_start": starts[pronouns[0]],
+            "candidates": candidates,
+            "candidate_starts": [starts[name] for name in candidates],
+            "label": label,
+        }
+        return ColumnChoice(kind, keys, texts, alternatives)
+
+    def _find_starts(self) -> dict[str, str]:
+        """Return the columns whose words begin where another column says, and that column."""
+        starts = {}
+        for name, column in self.columns.items():
+            found = START_NAME.fullmatch(name)
+            if found and found[1] in self.columns and column.is_numeric:
+                starts[found[1]] = name
+        return starts
+
+    def _choose_candidate_label(
+        self, texts: Sequence[str], candidates: Sequence[str]
+    ) -> tuple[str, dict[str, tuple[str, ...]]]:
+        flags = [name for name in self.columns if COREFERENCE_NAME.fullmatch(name)]
+        if flags and not self.requested.label and "label" not in self.columns:
+            raise self.refusal(
+                f"{' and '.join(flags)} say of each candidate whether it is right",
+                f"; write one column label instead, with {', '.join(candidates)} or neither",
+            )
+        return self.choose_label(texts)
 
     def choose_tags(self) -> ColumnChoice | None:
         """Return token_classification if a column has a tag for each word of another.

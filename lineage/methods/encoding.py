@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from lineage.answers.pronoun import NEITHER
 from lineage.language import join_words, spaces_before_words, word_spans
 from lineage.networks.batch import Batch
 from lineage.tokenizers.pairs import encode_pairs
@@ -43,7 +44,8 @@ class EncodedItem:
     # Empty if the task does not ask about words.
     word_pieces: tuple[np.ndarray, ...] = ()
     num_answers: int = 1  # one, or one for every word
-    predicate: int | None = None  # the number of the word whose arguments the others may be
+    # The number of the word whose arguments the others may be, or of the pronoun that stands for one.
+    predicate: int | None = None
     other_encodings: tuple[Encoding, ...] = ()
     is_multiple_choice: bool = False
     # For each encoding the texts to which its character offsets refer, by token type.
@@ -239,8 +241,10 @@ def encode_items(
     """Encode every row of a table with at most `max_length` positions per encoding.
 
     Columns: question and context; or tokens, perhaps with target or predicate; or text, alone, with
-    `second` or with choices. `symmetric` pairs are encoded in both orders.
+    `second`, with choices or with mentions. `symmetric` pairs are encoded in both orders.
     """
+    if "mentions" in table:
+        return _encode_mentions(table, tokenizer, max_length=max_length)
     if "context" in table:
         return _encode_contexts(table, tokenizer, max_length=max_length, language=language)
     if "tokens" in table:
@@ -303,6 +307,61 @@ def _encode_sentences(
         )
         for tokens, target in zip(sentences, table["target"], strict=True)
     ]
+
+
+def _encode_mentions(
+    table: pd.DataFrame, tokenizer: Tokenizer, *, max_length: int | None
+) -> list[EncodedItem]:
+    """Encode texts, and ask about their mentions; the predicate is the pronoun."""
+
+    def encode(part: str) -> Encoding:
+        return tokenizer.encode(part, max_length=max_length)
+
+    items = []
+    names = ("text", "starts", "ends", "mentions", "firsts", "lasts")
+    for text, starts, ends, mentions, firsts, lasts in zip(
+        *(table[name] for name in names), strict=True
+    ):
+        item = _encode_windows(
+            text, np.array(starts), np.array(ends), encode, max_length=max_length
+        )
+        spans = [*zip(firsts, lasts, strict=True)]
+        pronoun = list(mentions).index(NEITHER)
+        items.append(dataclasses.replace(_select_spans(item, spans), predicate=pronoun))
+    return items
+
+
+def _select_spans(item: EncodedItem, spans: Sequence[tuple[int, int]]) -> EncodedItem:
+    """Return an item that asks about spans, from their first to their last word, of its words.
+
+    Windows without a span are left out, but the first if none has one.
+    """
+    encodings = []
+    word_pieces = []
+    texts = []
+    for window, pieces_P2 in enumerate(item.word_pieces):
+        position_P, word_P = pieces_P2.T
+        selected = [np.zeros((0, 2), np.int64)]
+        for number, (first, last) in enumerate(spans):
+            # A piece that belongs to several words of a span counts once.
+            inside = np.unique(position_P[(first <= word_P) & (word_P <= last)])
+            selected.append(np.column_stack([inside, np.full(len(inside), number)]))
+        pieces = np.concatenate(selected)
+        if len(pieces):
+            encodings.append(item.encodings[window])
+            word_pieces.append(pieces)
+            texts.append(item.texts[window])
+    if not encodings:
+        encodings = [item.encoded]
+        word_pieces = [np.zeros((0, 2), np.int64)]
+        texts = [item.texts[0]]
+    return EncodedItem(
+        encodings[0],
+        tuple(word_pieces),
+        num_answers=len(spans),
+        other_encodings=tuple(encodings[1:]),
+        texts=tuple(texts),
+    )
 
 
 def _encode_text_pairs(

@@ -25,6 +25,7 @@ from lineage.methods.finetuning import FinetuneMethod
 from lineage.methods.layer_probe import LayerProbeMethod
 from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.majority import MajorityMethod
+from lineage.methods.nearest_candidate import NearestCandidateMethod
 from lineage.methods.outside import OutsideMethod
 from lineage.methods.saved import RECORD_FILE, AnswerItems, SavedSystem, read_record
 from lineage.methods.sentence_probability import SentenceProbabilityMethod
@@ -122,6 +123,7 @@ def list_baselines(
         CopyMethod(),
         LeadMethod(),
         LongestSentenceMethod(),
+        NearestCandidateMethod(),
         *(OutsideMethod(name=name, predictions=answers) for name, answers in outside),
     ]
     return Baselines({method.name: method for method in methods})

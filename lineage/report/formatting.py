@@ -61,6 +61,7 @@ MODEL_NAMES = {
     "copy": "copied source",
     "lead_3": "first three sentences",
     "longest_sentence": "longest sentence",
+    "nearest_candidate": "nearest candidate",
 }
 MIN_ITEMS_FOR_INTERVAL = 10  # with fewer, the number of items is why an interval is too wide
 SI_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -26,6 +26,7 @@ from lineage.results import PUBLIC_FAMILY
 from lineage.serving.predict import (
     OpenedSystem,
     Predictor,
+    list_columns_of_keys,
     list_input_columns,
     open_exported,
     prediction_fields,
@@ -159,6 +160,8 @@ def build_signature(opened: OpenedSystem) -> ModelSignature:
 
 def build_example(opened: OpenedSystem) -> pd.DataFrame:
     """Return a row that a system can answer. It holds no text of the user."""
+    if opened.kind.make_example is not None:
+        return pd.DataFrame([opened.kind.make_example(opened.task)])
     values: dict[str, Any] = {}
     for name in list_input_columns(opened.task, opened.kind):
         text = f"an example of {name}"
@@ -175,7 +178,7 @@ def build_example(opened: OpenedSystem) -> pd.DataFrame:
 def _column_type(opened: OpenedSystem, name: str) -> DataType | Array:
     """Return the type of an input column: texts, but for lists of choices and places of words."""
     task = opened.task
-    if name in [getattr(task, key) for key in opened.kind.integer_columns]:
+    if name in list_columns_of_keys(task, opened.kind.integer_columns):
         return DataType.long
     if task.choices == (name,):
         return Array(DataType.string)

@@ -4,6 +4,7 @@ The file is read, answered and written in chunks of rows, so memory does not gro
 """
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,8 +185,13 @@ def describe_new_items(task: Task, kind: Kind, text_columns: list[str]) -> Task:
 
 def list_input_columns(task: Task, kind: Kind) -> list[str]:
     """Return the names of the columns that an item is read from."""
+    return list_columns_of_keys(task, kind.input_columns)
+
+
+def list_columns_of_keys(task: Task, keys: Iterable[str]) -> list[str]:
+    """Return the names of the columns that some keys of a task name."""
     columns: list[str] = []
-    for key in kind.input_columns:
+    for key in keys:
         names = getattr(task, key)
         columns += names if isinstance(names, tuple) else [names]
     return columns

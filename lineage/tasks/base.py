@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -30,6 +30,10 @@ COLUMN_KEYS = (
     "label",
     "tokens",
     "predicate",
+    "pronoun",
+    "pronoun_start",
+    "candidates",
+    "candidate_starts",
     "source",
     "target",
     "references",
@@ -83,6 +87,8 @@ class Kind:
     identity_columns: tuple[str, ...] = ()
     # `make_items` gives a column group, of items that belong together, if the task names none.
     makes_groups: bool = False
+    # task -> the cells of a row that can be read, by column; None: any texts and zeros can.
+    make_example: Callable[[Task], dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         for key in (*self.required_columns, *self.optional_columns):

@@ -1,0 +1,244 @@
+"""A pronoun in its text, and which of several candidates it stands for: GAP (Webster et al. 2018).
+
+A label is the name of a candidate's column, or the candidate itself, or neither.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+
+from lineage.answers.pronoun import NEITHER, PronounAnswer
+from lineage.config.data import Task
+from lineage.errors import InputError, row_error, shorten_value
+from lineage.language import WORD_CHARACTER, cell_to_text, is_blank, normalize_text, word_spans
+from lineage.tasks.base import Kind
+from lineage.tasks.columns import (
+    TableColumns,
+    parse_integer,
+    read_cells,
+    read_label_column,
+    read_text_column,
+)
+
+
+@dataclass(frozen=True)
+class _Mention:
+    """The pronoun or a candidate, with its characters in the clean text."""
+
+    label: str  # the label that it stands for
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A cell that names a mention and one that says where it begins, for messages."""
+
+    row: int
+    where: str
+    column: str
+    start_column: str
+
+    def error(self, problem: str, *, is_start: bool = True) -> InputError:
+        column = self.start_column if is_start else self.column
+        return row_error(self.row, self.where, f"column '{column}': {problem}")
+
+
+def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
+    """Return columns text, starts, ends, mentions, firsts, lasts, label and truncated.
+
+    `text` is a window of max_words words with all mentions, or of more if they are further apart.
+    `starts` and `ends` are the characters of its words. `mentions` names the label of each mention, in the order of the text;
+    `firsts` and `lasts` are their first and last words.
+    """
+    _check_keys(task, where)
+    assert task.text is not None
+    texts = read_text_column(columns, task.text[0], where)
+    names = ["text", "starts", "ends", "mentions", "firsts", "lasts", "truncated"]
+    rows = []
+    for row, text in enumerate(texts):
+        rows.append(_cut_window(text, _find_mentions(columns, text, row, task, where), task))
+    items = pd.DataFrame(rows, columns=names)
+    if task.label is not None:
+        items["label"] = _read_labels(columns, task, where)
+    return items
+
+
+def _check_keys(task: Task, where: str) -> None:
+    """Raise InputError unless there is one text, and a start for each candidate."""
+    text = task.text or ()
+    candidates = task.candidates or ()
+    starts = task.candidate_starts or ()
+    if len(text) != 1:
+        raise InputError(
+            f"{where}: text: {list(text)} names {len(text)} columns; {task.kind} reads one text, "
+            "name one"
+        )
+    if len(candidates) != len(starts):
+        raise InputError(
+            f"{where}: candidates names {len(candidates)} columns and candidate_starts "
+            f"{len(starts)}; name the column with the start of each candidate, in the same order"
+        )
+
+
+def _find_mentions(
+    columns: TableColumns, text: str, row: int, task: Task, where: str
+) -> list[_Mention]:
+    """Return the pronoun and the candidates, in the order of the text. Raises InputError."""
+    assert task.text and task.pronoun and task.pronoun_start
+    raw_text = cell_to_text(columns[task.text[0]][row])
+    named = [(NEITHER, task.pronoun, task.pronoun_start)]
+    candidates = zip(task.candidates or (), task.candidate_starts or (), strict=True)
+    named += [(column, column, start_column) for column, start_column in candidates]
+    mentions: dict[tuple[int, int], _Mention] = {}
+    for label, column, start_column in named:
+        place = _Place(row, where, column, start_column)
+        start, end = _locate(
+            columns[column][row], columns[start_column][row], raw_text, text, place
+        )
+        if (start, end) in mentions:
+            raise place.error(
+                f"'{shorten_value(text[start:end])}' at {columns[start_column][row]} is named twice "
+                "in the row; name different places"
+            )
+        mentions[start, end] = _Mention(label, start, end)
+    return [mentions[characters] for characters in sorted(mentions)]
+
+
+def _locate(cell: Any, start_cell: Any, raw_text: str, text: str, place: _Place) -> tuple[int, int]:
+    """Return the characters of a mention in the clean text; its start counts those of the raw one.
+
+    Raises InputError if the text has another string there, or goes on with the same word.
+    """
+    try:
+        mention = normalize_text(cell_to_text(cell))
+    except TypeError as error:
+        raise place.error(str(error), is_start=False) from None
+    if is_blank(mention):
+        raise place.error("it is blank", is_start=False)
+    try:
+        raw_start = parse_integer(start_cell)
+    except (TypeError, ValueError, OverflowError):
+        raw_start = -1
+    if raw_start < 0:
+        raise place.error(f"'{shorten_value(start_cell)}' is not a number of characters")
+    # The stop keeps a space before the mention.
+    start = len(normalize_text(raw_text[:raw_start] + ".")) - 1
+    end = start + len(mention)
+    if raw_start >= len(raw_text) or text[start:end] != mention:
+        there = raw_text[raw_start : raw_start + len(mention)]
+        found = f"where '{shorten_value(there)}' stands" if there else "behind its end"
+        raise place.error(
+            f"'{shorten_value(mention)}' should begin at character {raw_start} of the text, "
+            f"{found}; count characters from 0"
+        )
+    if _is_inside_word(text, start) or _is_inside_word(text, end):
+        raise place.error(
+            f"'{shorten_value(mention)}' at {raw_start} is a part of a longer word; name whole words"
+        )
+    return start, end
+
+
+def _is_inside_word(text: str, edge: int) -> bool:
+    """Tell whether the characters before and after an edge belong to the same word."""
+    around = text[max(0, edge - 1) : edge + 1]
+    return len(around) == 2 and edge > 0 and all(map(WORD_CHARACTER.match, around))
+
+
+def _cut_window(text: str, mentions: list[_Mention], task: Task) -> tuple[Any, ...]:
+    """Return the item of a row: max_words words around its mentions, or more if they need more."""
+    words = _split_words(text, mentions, task.language)
+    ends = [end for _, end in words]
+    starts = [start for start, _ in words]
+    firsts = [starts.index(mention.start) for mention in mentions]
+    lasts = [ends.index(mention.end) for mention in mentions]
+    first = min(firsts)
+    num_needed = max(lasts) + 1 - first
+    num_kept = max(task.max_words, num_needed)
+    room_before = (num_kept - num_needed) // 2
+    begin = max(0, min(first - room_before, len(words) - num_kept))
+    kept = slice(begin, begin + num_kept)
+    shift = starts[begin]
+    return (
+        text[shift : ends[kept][-1]],
+        [start - shift for start in starts[kept]],
+        [end - shift for end in ends[kept]],
+        [mention.label for mention in mentions],
+        [place - begin for place in firsts],
+        [place - begin for place in lasts],
+        len(words) > num_kept,
+    )
+
+
+def _split_words(text: str, mentions: list[_Mention], language: str) -> list[tuple[int, int]]:
+    """Return where words start and end; the edges of mentions are edges of words (d'|Anna)."""
+    edges = sorted({edge for mention in mentions for edge in (mention.start, mention.end)})
+    words: list[tuple[int, int]] = []
+    for start, end in word_spans(text, language):
+        inside = [edge for edge in edges if start < edge < end]
+        words += pairwise([start, *inside, end])
+    return words
+
+
+def _read_labels(columns: TableColumns, task: Task, where: str) -> list[str]:
+    """Return the label of each row: the name of a candidate's column, or neither."""
+    assert task.label is not None and task.candidates is not None
+    candidates = {name: read_cells(columns, name, where) for name in task.candidates}
+    by_lowercase = {name.lower(): name for name in (*task.candidates, NEITHER)}
+    labels = []
+    for row, label in enumerate(read_label_column(columns, task.label, where)):
+        written = [name for name, cells in candidates.items() if cells[row] == label]
+        if label.lower() in by_lowercase:
+            labels.append(by_lowercase[label.lower()])
+        elif len(written) == 1:
+            labels.append(written[0])
+        else:
+            raise row_error(
+                row,
+                where,
+                f"column '{task.label}': '{shorten_value(label)}' is no candidate of the row; write "
+                f"the name of its column ({', '.join(task.candidates)}), or {NEITHER}",
+            )
+    return labels
+
+
+def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
+    return [list(items["text"])]
+
+
+def make_example(task: Task) -> dict[str, Any]:
+    """Return the cells of a row that can be read, by column: a list of words."""
+    assert task.text and task.pronoun and task.pronoun_start
+    names = [task.pronoun, *(task.candidates or ())]
+    start_names = [task.pronoun_start, *(task.candidate_starts or ())]
+    words = [f"word{number}" for number in range(len(names))]
+    text = " ".join(words)
+    starts = [text.index(word) for word in words]
+    return {
+        task.text[0]: text,
+        **dict(zip(names, words, strict=True)),
+        **dict(zip(start_names, starts, strict=True)),
+    }
+
+
+KIND = Kind(
+    name="pronoun_choice",
+    unit="word",
+    required_columns=(
+        "text",
+        "pronoun",
+        "pronoun_start",
+        "candidates",
+        "candidate_starts",
+        "label",
+    ),
+    make_items=make_items,
+    extract_texts=extract_texts,
+    answer=PronounAnswer,
+    metrics=("accuracy", "macro_f1"),
+    integer_columns=("pronoun_start", "candidate_starts"),
+    identity_columns=("text", "firsts", "lasts"),
+    make_example=make_example,
+)
