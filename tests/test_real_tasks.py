@@ -120,6 +120,17 @@ MORE_TASKS = {  # the other folders that fit a kind of task
         "srl-up",
         {"kind": "semantic_roles", "tokens": "tokens", "predicate": "predicate", "label": "roles"},
     ),
+    "gap": (
+        "gap",
+        {
+            "kind": "pronoun_choice",
+            "text": ["text"],
+            "pronoun": "pronoun",
+            "pronoun_start": "pronoun_start",
+            "candidates": ["a", "b"],
+            "candidate_starts": ["a_start", "b_start"],
+        },
+    ),
     "blimp": compare_pairs("blimp", "uid"),
     "verbs": compare_pairs("agreement-marvin-linzen", "construction"),
 }
@@ -135,7 +146,6 @@ FOLDERS_WITHOUT_TASK = {
     "zh-corpus",
     # No kind of task reads them yet, or no study does.
     "dialogsum",
-    "gap",
     "litbank",
     "molecules",
 }

@@ -91,6 +91,20 @@ def make_choices(rng: np.random.Generator, count: int) -> Table:
     }
 
 
+def make_pronouns(rng: np.random.Generator, count: int) -> Table:
+    columns = ("text", "it", "it_start", "one", "one_start", "other", "other_start", "right")
+    table: Table = {name: [] for name in columns}
+    for number in range(count):
+        words = random_words(rng, 6, 40)
+        starts = np.cumsum([0, *(len(word) + 1 for word in words)])
+        table["text"].append(" ".join(words))
+        for name, place in zip(("it", "one", "other"), rng.permutation(6)[:3], strict=True):
+            table[name].append(words[place])
+            table[f"{name}_start"].append(int(starts[place]))
+        table["right"].append(("one", "other", "neither")[number % 3])
+    return table
+
+
 def make_senses(rng: np.random.Generator, count: int) -> Table:
     return {
         "words": [random_words(rng) for _ in range(count)],
@@ -135,6 +149,19 @@ CASES: dict[str, tuple[Callable[[np.random.Generator, int], Table], dict[str, An
             "text": ["passage", "question"],
             "choices": ["options"],
             "label": "right",
+        },
+    ),
+    "pronouns": (
+        make_pronouns,
+        {
+            "kind": "pronoun_choice",
+            "text": ["text"],
+            "pronoun": "it",
+            "pronoun_start": "it_start",
+            "candidates": ["one", "other"],
+            "candidate_starts": ["one_start", "other_start"],
+            "label": "right",
+            "probes": ["linear"],
         },
     ),
     "senses": (
