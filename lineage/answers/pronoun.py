@@ -24,8 +24,8 @@ from lineage.answers.span import ITEM_START
 from lineage.config.data import Task
 from lineage.errors import InputError, shorten_value
 
-NEITHER = "neither"  # the label of an item whose pronoun stands for none of the candidates
-RIGHT = 2  # bit of the label of a mention, beside ITEM_START: it is the answer
+NEITHER = "neither"  # the label of an item whose pronoun means something else
+RIGHT = 2  # bit of the label of a mention, as ITEM_START is: it is the answer
 
 
 @dataclass(frozen=True)

@@ -165,8 +165,8 @@ class Task:
     label: str | None = None
     tokens: str | None = None
     predicate: str | None = None  # for semantic_roles: the place of the verb in the tokens, from 0
-    # For pronoun_choice: the pronoun and its candidates, and where each begins in the text, in
-    # characters from 0. The candidates have a column each.
+    # For pronoun_choice: the pronoun and its candidates, which have a column each. A start is the
+    # first character in the text, from 0.
     pronoun: str | None = None
     pronoun_start: str | None = None
     candidates: tuple[str, ...] | None = None

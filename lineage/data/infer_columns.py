@@ -65,8 +65,8 @@ PAIR_NAMES = (
 SUMMARY_NAME = re.compile(r"(summary|summaries|abstract|headline|highlights|tl;?dr)_?\d*", re.I)
 MIN_SHORTENING = 2.0  # a document has so many times the words of its summary, on average
 PRONOUN_NAME = "pronoun"
-START_NAME = re.compile(r"(.+)[_-](start|offset)", re.I)  # where the words of another column begin
-# GAP's own files have one for each candidate, true or false, in place of a label.
+START_NAME = re.compile(r"(.+)[_-](start|offset)", re.I)  # first characters of another column
+# The files of GAP have one for each candidate, true or false, in place of a label.
 COREFERENCE_NAME = re.compile(r"(.+)[_-]coref", re.I)
 CHOICE_NAME = re.compile(r"(choice|option|ending)_?(\d|[a-e])", re.I)
 GUESSED_KINDS = (
@@ -302,7 +302,7 @@ class _ColumnChooser:
         return ColumnChoice(kind, keys, texts, alternatives)
 
     def _find_starts(self) -> dict[str, str]:
-        """Return the columns whose words begin where another column says, and that column."""
+        """Return the columns whose first characters are in another column, and that column."""
         starts = {}
         for name, column in self.columns.items():
             found = START_NAME.fullmatch(name)

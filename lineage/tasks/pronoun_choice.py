@@ -34,7 +34,7 @@ class _Mention:
 
 @dataclass(frozen=True)
 class _Place:
-    """A cell that names a mention and one that says where it begins, for messages."""
+    """The cells with a mention and with its start, for messages."""
 
     row: int
     where: str
@@ -50,8 +50,8 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     """Return columns text, starts, ends, mentions, firsts, lasts, label and truncated.
 
     `text` is a window of max_words words with all mentions, or of more if they are further apart.
-    `starts` and `ends` are the characters of its words. `mentions` names the label of each mention, in the order of the text;
-    `firsts` and `lasts` are their first and last words.
+    `starts` and `ends` are the characters of its words. `mentions` names the label of each mention,
+    in the order of the text; `firsts` and `lasts` are their first and last words.
     """
     _check_keys(task, where)
     assert task.text is not None
