@@ -141,23 +141,21 @@ class PronounAnswer(LabelAnswer):
     ) -> LinearInputs:
         """Return each mention and the pronoun, both with their neighbors, and the place."""
         rows = []
-        offsets: list[tuple[int, int]] = []
+        offsets: list[int] = []
         columns = (
             items[name] for name in ("text", "starts", "ends", "mentions", "firsts", "lasts")
         )
         for text, starts, ends, mentions, firsts, lasts in zip(*columns, strict=True):
-            words = ["<begin>", *(text[start:end] for start, end in zip(starts, ends, strict=True))]
-            words.append("<end>")
+            words = [text[start:end] for start, end in zip(starts, ends, strict=True)]
+            words = ["<begin>", *words, "<end>"]
             pronoun = list(mentions).index(NEITHER)
             written = [
                 (text[starts[first] : ends[last]], words[first], words[last + 2])
                 for first, last in zip(firsts, lasts, strict=True)
             ]
             rows += [(*one, *written[pronoun]) for one in written]
-            for number, first in enumerate(firsts):
-                offsets.append((number - pronoun, int(first) - int(firsts[pronoun])))
-        places = [place_features(one).numpy() for one in torch.tensor(offsets).unbind(1)]
-        return LinearInputs(words=rows, extra_MF=np.concatenate(places, 1))
+            offsets += [number - pronoun for number in range(len(written))]
+        return LinearInputs(words=rows, extra_MF=place_features(torch.tensor(offsets)).numpy())
 
     def linear_labels(self, train: pd.DataFrame) -> list[np.ndarray]:
         return [(self.labels(train) & RIGHT) > 0]
