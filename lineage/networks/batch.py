@@ -36,7 +36,7 @@ class Batch:
     # answer, 0 to M - 1.
     answer_pieces_P2: torch.Tensor | None = None
     answers_per_item: tuple[int, ...] = ()  # number of answers that each item of a task asks for
-    # For semantic roles: for each answer, that of its item's predicate, 0 to M - 1.
+    # For semantic roles and pronouns: for each answer, that of its item's predicate or pronoun.
     predicates_M: torch.Tensor | None = None
     # The indices of the B T positions that have a target, if known; see `target_positions`.
     target_positions_N: torch.Tensor | None = None
