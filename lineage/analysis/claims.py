@@ -1,8 +1,9 @@
 """Claims of the papers from word2vec to today's models, and what a study says of each.
 
 A claim is an entry of CLAIMS. It finds comparisons in which the first system should be the better
-one. Those of one claim are one family of tests. Models that are not
-shown to have learned more than a 5-gram model are no evidence, nor are systems at chance.
+one. Those of one claim are one family of tests. Models that are not shown to have learned more than
+a 5-gram model are no evidence. Nor are systems at chance, and those made of two models, which have
+two budgets.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from lineage.analysis.comparisons import (
 )
 from lineage.analysis.records import (
     TEST_SET_SEPARATOR,
+    TWO_BUDGET_FAMILIES,
     Analysis,
     ClaimFinding,
     Comparison,
@@ -87,6 +89,8 @@ class Evidence:
         for one in self.analysis.comparisons:
             if one.comparison_type != comparison_type or TEST_SET_SEPARATOR in one.task:
                 continue
+            if {one.first.family, one.second.family} & {*TWO_BUDGET_FAMILIES}:
+                continue
             if not weak_too and self.weak_models & {one.first.model, one.second.model}:
                 continue
             first, second = (self.cells[one.setting, each] for each in (one.first, one.second))
@@ -151,6 +155,7 @@ class Evidence:
             cell
             for cell in self.cells.values()
             if cell.train_examples
+            and cell.system.family not in TWO_BUDGET_FAMILIES
             and cell.system.model not in self.weak_models
             and TEST_SET_SEPARATOR not in cell.task
         ]
@@ -410,7 +415,11 @@ def judge_claims(evidence: Evidence) -> tuple[ClaimFinding, ...]:
         for each in (one, one.reversed())
     }
     # A claim may have one comparison in a setting, which says little about how seeds vary.
-    all_scores = _pair_all(evidence.planned)
+    all_scores = [
+        scores
+        for scores in _pair_all(evidence.planned)
+        if scores.planned.first.system.family not in TWO_BUDGET_FAMILIES
+    ]
     found = []
     for claim in CLAIMS:
         family = _pair_all(claim.find(evidence))
