@@ -40,6 +40,7 @@ NOTE = (
     "for today's recipe, where what is learned is the question. Data, sizes and budgets differ from "
     "the papers'."
 )
+VERDICT_STYLES = {"supported": "better", "supported in part": "better", "contradicted": "worse"}
 FEW_PRETRAININGS = (
     " With fewer than three pretraining runs of each model, verdicts are about these models."
 )
@@ -71,9 +72,6 @@ def _build_row(finding: ClaimFinding) -> Cells:
         format_percent(finding.detectable),
         Cell(finding.verdict, css=VERDICT_STYLES.get(finding.verdict, "muted")),
     ]
-
-
-VERDICT_STYLES = {"supported": "better", "supported in part": "better", "contradicted": "worse"}
 
 
 def describe_evidence(finding: ClaimFinding) -> str:
