@@ -147,6 +147,7 @@ CURVE_COLUMNS = (
 )
 SEED_COLUMNS = ("pretrain_seed", "finetune_seed", "fold")
 INTEGER_COLUMNS = (*SEED_COLUMNS, "train_examples", "text_bytes", "num_examples")
+NEIGHBOUR_PREFIX = "neighbours_"  # columns of `lineage.methods.neighbours`
 PROBABILITY_PREFIX = "p "  # with a label: the column of its probability, where a kind has classes
 
 # Families of rows that do not come from one trained model.

@@ -14,6 +14,7 @@ from rich.console import Console
 from lineage.analysis.champion import ChampionOutcome
 from lineage.analysis.decision import Decision
 from lineage.analysis.disagreements import find_disagreements
+from lineage.analysis.neighbours import read_occurrences
 from lineage.analysis.records import Analysis, read_analysis
 from lineage.config.params import Params, read_recorded_params, recorded_params_file
 from lineage.report import champions, page, publication, run_summary
@@ -146,6 +147,9 @@ def collect_facts(
         provenance=provenance,
         disagreements=tuple(disagreements),
         refits=tuple(list_refits(params)),
+        occurrences=read_occurrences(
+            analysis, tasks_dir=TASKS_DIR, show_text=params.report.show_text
+        ),
     )
 
 

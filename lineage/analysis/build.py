@@ -41,6 +41,7 @@ from lineage.analysis.groups import build_group_scores
 from lineage.analysis.labels import measure_label_gains
 from lineage.analysis.layers import build_layer_curves
 from lineage.analysis.literature import find_benchmark_scores
+from lineage.analysis.neighbours import build_sense_neighbours
 from lineage.analysis.ngram import compare_with_ngrams
 from lineage.analysis.outside import list_outside_prices
 from lineage.analysis.ranking import rank_setting
@@ -142,7 +143,6 @@ def build_results(
         contamination=tuple(count_contaminated_items(contamination)),
         clean_scores=tuple(build_clean_scores(clean_rows, ranked_systems)),
         finetune_curves=tuple(read_finetune_curves(results_dir, grid)),
-        layer_curves=tuple(build_layer_curves(results_dir, grid, table, grid_tasks, split=split)),
         **_table_fields(results_dir, grid, grid_tasks, table, split=split),
         **_language_model_fields(results_dir, grid, table, comparisons, all_cells, split=split),
     )
@@ -162,6 +162,8 @@ def _table_fields(
     return {
         "tasks": tuple(build_task_summaries(dataset_stats, tasks, table, split=split)),
         "ceilings": tuple(_list_ceilings(table)),
+        "layer_curves": tuple(build_layer_curves(results_dir, grid, table, tasks, split=split)),
+        "sense_neighbours": tuple(build_sense_neighbours(results_dir, grid, split=split)),
         "unknown_token_shares": tuple(unknown_token_shares(table, split)),
         "swap_consistency": tuple(swap_consistency(table, split)),
         "trials": count_trials(table),

@@ -71,6 +71,7 @@ def _read_layers(
     kept = []
     for predictions in read_predictions(results_dir, grid):
         is_layer = predictions["trial"].str.startswith(LAYER_TRIAL)
+        is_layer &= predictions["head"] == LayerProbeMethod.head
         kept.append(predictions[is_layer & (predictions["split"] == split)])
     answers = pd.concat(kept, ignore_index=True)
     found: dict[tuple[str, str, str], dict[str, Layers]] = {}

@@ -367,6 +367,57 @@ class LayerCurve:
 
 
 @dataclass(frozen=True)
+class LayerPrecision:
+    """How many of the nearest occurrences of a word have its sense, in one layer."""
+
+    layer: int  # from 0, the embeddings
+    precision: float  # at k
+    ci_low: float | None  # for other words, or other occurrences of a few
+    ci_high: float | None
+    gain: LayerGain | None  # over random weights; None of the control itself
+
+
+@dataclass(frozen=True)
+class MapPoint:
+    """An occurrence of a word on the first two principal components of a layer."""
+
+    id: str
+    sense: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class NeighbourExample:
+    """An occurrence of a word, and the nearest ones, each with its sense."""
+
+    id: str
+    sense: str
+    nearest: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class SenseNeighbours:
+    """The nearest occurrences of a task's words by a model, in each layer."""
+
+    task: str
+    model: str
+    init: str
+    num_neighbours: int  # of each occurrence; 0: a word has the same vector everywhere
+    num_words: int
+    num_occurrences: int
+    chance: float  # the precision of neighbours that are drawn at random
+    layers: tuple[LayerPrecision, ...]
+    points: tuple[MapPoint, ...]  # of the most frequent word, in the best layer
+    examples: tuple[NeighbourExample, ...]  # in the best layer
+
+    @property
+    def best(self) -> LayerPrecision:
+        """The layer with the highest precision."""
+        return max(self.layers, key=lambda one: one.precision)
+
+
+@dataclass(frozen=True)
 class TrialCounts:
     """The fewest and the most configurations of one method that systems were tried with."""
 
@@ -753,6 +804,7 @@ class Analysis:
     schema_version: int = SCHEMA_VERSION
     text_curves: tuple[TextCurve, ...] = ()  # empty without grid.text_shares
     layer_curves: tuple[LayerCurve, ...] = ()  # empty without evaluate.layer_probe
+    sense_neighbours: tuple[SenseNeighbours, ...] = ()  # empty without evaluate.neighbours
     recipe_searches: tuple[RecipeSearch, ...] = ()  # of the models of grid.sweep
     outside_prices: tuple[OutsidePrice, ...] = ()
     chosen_trials: tuple[ChosenTrial, ...] = ()

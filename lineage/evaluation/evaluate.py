@@ -97,7 +97,7 @@ def list_runs(
     suitable = [method for method in methods if method.suits(kind, info)]
     for init in inits:
         for method in suitable:
-            if not kind.has_train_split:
+            if not (kind.has_train_split and method.is_fitted):
                 yield EvalRun(init, method.name)
                 continue
             for count, seed, fold in product(label_counts, finetune_seeds, info.fold_numbers):

@@ -93,7 +93,7 @@ def _metric_rows(
             yield _row(context, run, scope, metric, notes, value=value, num_examples=len(items))
     layer_columns = [str(name) for name in items if str(name).startswith(LAYER_PREFIX)]
     method = find_method(context, run)
-    for metric in context.task.info.metric:
+    for metric in method.list_metrics(context):
         if method.is_baseline and metric in undefined:
             continue
         for column in ("prediction", *layer_columns):

@@ -4,7 +4,7 @@ The file holds the keys of its block in `evaluate`, its trials, how it is fitted
 it predicts, and what is kept of it. Its class is the record of its block.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,13 @@ from lineage.methods.early_stopping import ResumePoint
 from lineage.methods.encoder import EvalContext, EvalRun, LabelCount, Subject, TaskContext, Transfer
 from lineage.methods.run_predictions import RunPredictions
 from lineage.methods.saved import AnswerItems, SavedSystem
-from lineage.results import PREDICTION_COLUMNS, PROBABILITY_PREFIX, SEED_COLUMNS, Note
+from lineage.results import (
+    NEIGHBOUR_PREFIX,
+    PREDICTION_COLUMNS,
+    PROBABILITY_PREFIX,
+    SEED_COLUMNS,
+    Note,
+)
 from lineage.tasks.base import Kind
 from lineage.tasks.info import TaskInfo
 
@@ -80,6 +86,7 @@ class Method(Checked):
     answered_by: ClassVar[AnsweredBy] = "head"
     is_baseline: ClassVar[bool] = False  # it uses no model, and is named in its place
     reads_frozen_features: ClassVar[bool] = False
+    is_fitted: ClassVar[bool] = True  # False: it learns from no label, so one run is enough
     # The chosen system is scored on validation too, for comparison with others.
     scores_validation: ClassVar[bool] = True
     # A kept system is as large as the encoder, so it is kept only if no other system of as many
@@ -155,6 +162,10 @@ class Method(Checked):
     def describe_answers(self, context: TaskContext, predictions: pd.DataFrame) -> list[Note]:
         """Return notes on how some items were answered."""
         return context.kind.answer.describe_answers(predictions)
+
+    def list_metrics(self, context: TaskContext) -> Sequence[str]:
+        """Return the metrics of its results: those of the task."""
+        return context.task.info.metric
 
     def score(
         self, context: TaskContext, metric: str, predictions: pd.DataFrame, answer_column: str
@@ -255,7 +266,7 @@ def empty_predictions() -> pd.DataFrame:
 
 
 def _with_column_types(table: pd.DataFrame) -> pd.DataFrame:
-    prefixes = (PROBABILITY_PREFIX, *EXTRA_COLUMNS)
+    prefixes = (PROBABILITY_PREFIX, NEIGHBOUR_PREFIX, *EXTRA_COLUMNS)
     extra = [name for name in table if str(name).startswith(prefixes)]
     return table[[*PREDICTION_COLUMNS, *extra]].astype(dict.fromkeys(SEED_COLUMNS, "Int64"))
 

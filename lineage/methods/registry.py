@@ -26,6 +26,7 @@ from lineage.methods.layer_probe import LayerProbeMethod
 from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.majority import MajorityMethod
 from lineage.methods.nearest_candidate import NearestCandidateMethod
+from lineage.methods.neighbours import NeighboursMethod
 from lineage.methods.outside import OutsideMethod
 from lineage.methods.saved import RECORD_FILE, AnswerItems, SavedSystem, read_record
 from lineage.methods.sentence_probability import SentenceProbabilityMethod
@@ -50,6 +51,7 @@ class EvaluateSettings:
     # For families that can write on from a text.
     continuation: ContinuationMethod = field(default_factory=ContinuationMethod)
     layer_probe: LayerProbeMethod | None = None  # only for models that have the block
+    neighbours: NeighboursMethod | None = None  # likewise
 
     @property
     def methods(self) -> dict[str, Method]:

@@ -1,7 +1,7 @@
 """Charts with two axes, written by hand as `figures` are."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -401,6 +401,36 @@ def draw_line_chart(
     parts += _draw_names(line_ends, right_edge + 8, floor, max_name=NARROW_PANEL.max_name)
     title = f"{title}: {y_label} over {x_label}"
     return wrap_svg(CHART_WIDTH, CHART_HEIGHT, parts, title=title, css="panel")
+
+
+def draw_map(
+    points: Mapping[str, Sequence[tuple[float, float]]],
+    styles: Mapping[str, Style],
+    *,
+    title: str,
+    subtitle: str,
+) -> str:
+    """Draw points of several names on a plane without units, with a key of the names below."""
+    xs = [x for own in points.values() for x, _ in own]
+    ys = [y for own in points.values() for _, y in own]
+    floor = CHART_HEIGHT - CHART_BOTTOM
+    x_scale = LinearScale(min(xs), max(xs), 10, CHART_WIDTH - 10)
+    y_scale = LinearScale(min(ys), max(ys), floor - 8, CHART_TOP + 8)
+    parts = [
+        draw_text(0, 14, title, anchor="start", size=12, fill=TEXT_COLOR, weight=600),
+        draw_text(CHART_WIDTH, 14, subtitle, anchor="end"),
+        draw_line(0, CHART_WIDTH, floor, floor, grid_style(0.7)),
+    ]
+    left = 8.0
+    for name, own in points.items():
+        style = styles[name]
+        mark = f'fill="{style.color}" fill-opacity="0.75"'
+        parts += [draw_marker(style.marker, x_scale(x), y_scale(y), 3.5, mark) for x, y in own]
+        shown = shorten(name, NARROW_PANEL.max_name)
+        parts.append(draw_marker(style.marker, left, floor + 17, 4, f'fill="{style.color}"'))
+        parts.append(draw_text(left + 9, floor + 20.5, shown, anchor="start"))
+        left += 24 + CHARACTER_WIDTH * len(shown)
+    return wrap_svg(CHART_WIDTH, CHART_HEIGHT, parts, title=f"{title}: {subtitle}", css="panel")
 
 
 def _drop_overlapping_ticks(

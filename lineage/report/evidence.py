@@ -11,6 +11,7 @@ from lineage import artifacts
 from lineage.analysis.build import build_results, read_results_csv, write_results_csv
 from lineage.analysis.decision import Decision, SystemCost, decide
 from lineage.analysis.disagreements import Disagreements
+from lineage.analysis.neighbours import OccurrenceText
 from lineage.analysis.records import (
     AdaptationEffect,
     Analysis,
@@ -55,6 +56,7 @@ class ReportFacts:
     provenance: Provenance
     disagreements: tuple[Disagreements, ...]
     refits: tuple[Refit, ...] = ()  # of the recommended systems
+    occurrences: tuple[OccurrenceText, ...] = ()  # that examples of neighbours name
 
 
 def list_costs(costs: Mapping[tuple[System, Setting], SystemCost]) -> tuple[CostOfSystem, ...]:
@@ -70,7 +72,14 @@ def write_report(
     costs = {(one.system, one.setting): one.cost for one in facts.costs}
     decisions = decide(analysis, costs)
     report = ReportData(
-        analysis, decisions, costs, facts.provenance, facts.disagreements, facts.refits, params
+        analysis,
+        decisions,
+        costs,
+        facts.provenance,
+        facts.disagreements,
+        facts.refits,
+        params,
+        facts.occurrences,
     )
     for kind, text in page.render_report(report).items():
         (folder / f"comparison.{kind}").write_text(text, encoding="utf-8")

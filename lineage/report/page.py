@@ -31,6 +31,7 @@ SECTIONS = (
     "outside_systems",
     "text",
     "layers",
+    "neighbours",
     "quality_cost",
     "tasks",
     "todays_recipe",

@@ -8,6 +8,7 @@ from typing import Literal
 
 from lineage.analysis.decision import Costs, Decision
 from lineage.analysis.disagreements import Disagreements
+from lineage.analysis.neighbours import OccurrenceText
 from lineage.analysis.records import Analysis
 from lineage.config.params import Params
 from lineage.report.provenance import Provenance
@@ -40,6 +41,7 @@ class ReportData:
     disagreements: Sequence[Disagreements] = ()
     refits: Sequence[Refit] = ()
     params: Params | None = None
+    occurrences: Sequence[OccurrenceText] = ()
 
     @property
     def confidence(self) -> str:

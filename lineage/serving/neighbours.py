@@ -2,8 +2,7 @@
 
 A contextual model has a vector for each occurrence, so it can tell senses apart (Peters et al.
 2018, section 5.3). A static model has one for each word, so its neighbours are words. Vectors are
-centered first, since those of a contextual model nearly all point in one direction (Ethayarajh
-2019). Shapes: N occurrences, M words of their contexts, L layers, D width, V words.
+centered first, as in `lineage.methods.neighbours`. Shapes: N occurrences, M words of their contexts, L layers, D width, V words.
 """
 
 import json
@@ -22,6 +21,7 @@ from lineage.errors import InputError
 from lineage.language import join_words, normalize_text, split_words, to_lowercase
 from lineage.methods.encoder import max_input_positions
 from lineage.methods.encoding import encode_items
+from lineage.methods.neighbours import center, cosines
 from lineage.methods.stored_features import extract_features
 from lineage.networks.base import Encoder, Static
 from lineage.networks.checkpoint import Checkpoint
@@ -35,8 +35,6 @@ from lineage.training.devices import configure_torch, select_device
 MAX_OCCURRENCES = 1000  # that are compared; of more, a random sample
 CONTEXT_WORDS = 20  # on each side of an occurrence, which a model reads
 SHOWN_WORDS = 8  # on each side, which are printed
-# A layer whose centered vectors are all shorter than this share of their mean reads no context.
-SAME_VECTOR = 1e-4
 
 
 @dataclass(frozen=True)
@@ -269,12 +267,10 @@ def _nearest_occurrences(
     model: str, layer: int, vectors_ND: np.ndarray, search: Search
 ) -> LayerNeighbours:
     """Return the occurrences in the order of their cosines with the query, the first vector."""
-    mean_D = vectors_ND.mean(0)
-    centered_ND = vectors_ND - mean_D
-    lengths_N = np.linalg.norm(centered_ND, axis=1)
-    if lengths_N.max() <= SAME_VECTOR * np.linalg.norm(mean_D):
+    centered_ND = center(vectors_ND)
+    if centered_ND is None:
         return LayerNeighbours(model, layer, [], "the same vector everywhere: it reads no context")
-    cosines_N = _cosines(centered_ND[0], centered_ND[1:])
+    cosines_N = cosines(centered_ND[0], centered_ND[1:])
     neighbours = [
         Neighbour(
             round(float(cosines_N[i]), 4),
@@ -298,7 +294,7 @@ def _nearest_words(
     if not encoder.handles_oov and to_lowercase(texts[0]) not in map(to_lowercase, vocabulary):
         return LayerNeighbours(model, 0, [], f"it does not know '{search.word}'")
     centered_VD = vectors_VD - vectors_VD[1:].mean(0)
-    cosines_V = _cosines(centered_VD[0], centered_VD[1:])
+    cosines_V = cosines(centered_VD[0], centered_VD[1:])
     order = [
         i
         for i in np.argsort(-cosines_V, kind="stable")
@@ -306,11 +302,6 @@ def _nearest_words(
     ]
     neighbours = [Neighbour(round(float(cosines_V[i]), 4), vocabulary[i]) for i in order]
     return LayerNeighbours(model, 0, neighbours)
-
-
-def _cosines(query_D: np.ndarray, vectors_ND: np.ndarray) -> np.ndarray:
-    lengths_N = np.linalg.norm(vectors_ND, axis=1) * np.linalg.norm(query_D)
-    return (vectors_ND @ query_D) / np.maximum(lengths_N, np.finfo(np.float64).tiny)
 
 
 def _to_json(search: Search, found: Iterable[LayerNeighbours]) -> str:

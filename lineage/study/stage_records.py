@@ -58,8 +58,9 @@ def _model_records(params: Params, model: ModelConfig) -> dict[str, Record]:
     )
     if model.name not in params.grid.setfit_models:
         del evaluate["evaluate"]["setfit"]
-    if model.evaluate.layer_probe is None:
-        del evaluate["evaluate"]["layer_probe"]
+    for optional in ("layer_probe", "neighbours"):
+        if getattr(model.evaluate, optional) is None:
+            del evaluate["evaluate"][optional]
     tokenizer = _as_tree(model.tokenizer) if model.tokenizer else "pretrained"
     tokenizer_record: Record = {
         "seed": params.seed,

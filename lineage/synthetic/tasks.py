@@ -122,12 +122,15 @@ def _make_task(
 # The cues of the test items occur as cues in no training item, so their meaning can only be learned
 # from running text.
 
-SENSE_PAIRS = {"train": 7, "validation": 2, "test": 8}  # per ambiguous noun: one item per sense
+SENSE_PAIRS = {"train": 7, "validation": 2, "test": 40}  # per ambiguous noun: one item per sense
+SENSE_TEST_NOUNS = 8  # few, so that each has many texts, among which neighbours can be found
 LEFT_CUE_SHARE = 0.65  # of the pairs; the others have every cue to the right of the target
 
 
 def _build_sense(config: GeneratorConfig) -> SyntheticTask:
-    splits = _ambiguous_noun_splits(config, 0, SENSE_PAIRS, _sense_pair)
+    splits = _ambiguous_noun_splits(
+        config, 0, SENSE_PAIRS, _sense_pair, num_test_nouns=SENSE_TEST_NOUNS
+    )
     group_ceilings = {
         "cue_left": {"static": 0.5, "left": 1.0, "both": 1.0},
         "cue_right": {"static": 0.5, "left": 0.5, "both": 1.0},
@@ -140,12 +143,20 @@ def _ambiguous_noun_splits(
     stream: int,
     num_pairs: dict[str, int],
     make_pair: Callable[[SentenceGenerator, "_Cue"], Items],
+    *,
+    num_test_nouns: int | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Make pairs of items for every ambiguous noun; test cues differ from training cues."""
+    """Make pairs of items for every ambiguous noun, or for as many of them in the test split.
+
+    Test cues differ from training cues.
+    """
     splits = {}
     for number, (split, count) in enumerate(num_pairs.items()):
         generator = config.make_generator(ITEM_STREAM, stream, number)
-        nouns = [noun for noun in generator.lexicon.ambiguous_nouns for _ in range(count)]
+        used = generator.lexicon.ambiguous_nouns
+        if split == "test":
+            used = used[:num_test_nouns]
+        nouns = [noun for noun in used for _ in range(count)]
         order = generator.sampler.permutation(len(nouns))
         left_places = set(order[: round(LEFT_CUE_SHARE * len(nouns))])
         vocabulary_half = int(split != "train")

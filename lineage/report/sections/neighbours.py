@@ -1,0 +1,224 @@
+"""Whether a model tells the senses of a word apart: its nearest occurrences, a map and examples."""
+
+from collections.abc import Iterator, Sequence
+
+from lineage.analysis.neighbours import OccurrenceText
+from lineage.analysis.records import Analysis, NeighbourExample, SenseNeighbours, group_by
+from lineage.report import charts
+from lineage.report.figures import LineSeries, Style, choose_layout, palette_color
+from lineage.report.formatting import (
+    NO_VALUE,
+    format_difference,
+    format_model,
+    format_percent,
+    format_range,
+    join_with_and,
+)
+from lineage.report.section import (
+    Block,
+    Cell,
+    Columns,
+    Figure,
+    Figures,
+    Paragraph,
+    ReportData,
+    Row,
+    Section,
+    Table,
+    numbers,
+    small,
+)
+from lineage.report.styles import model_style
+
+TITLE = "Does a model tell the senses of a word apart?"
+MARKERS = ("circle", "square", "triangle", "diamond", "cross")
+READING = (
+    "Precision: of the nearest other places where the same word stands, the share in which it has "
+    "the same sense. Full lines are pretrained models, dashed ones the same networks with random "
+    "weights. Layer 0 is the embeddings. Nothing is trained for this."
+)
+NOTE = (
+    "Near is a large cosine after the mean vector of the word is subtracted. Gain: precision over "
+    "random weights in the same layer, in points, corrected for all layers and models (Holm). The "
+    "statements are about these models; another pretraining may differ."
+)
+MAPS = (
+    "Maps: the places of the most frequent word on the first two principal components of the "
+    "model's best layer, by sense."
+)
+
+
+def build(report: ReportData) -> Section | None:
+    """Return the precision of each layer, maps and examples, with what they show."""
+    analysis = report.analysis
+    if not analysis.sense_neighbours:
+        return None
+    by_task = group_by(analysis.sense_neighbours, lambda one: one.task)
+    sentences = [Paragraph(text, "strong") for text in describe_models(analysis)]
+    curves = [Figure(_draw_curves(analysis, found), "", task) for task, found in by_task.items()]
+    texts = {(one.task, one.id): one for one in report.occurrences}
+    maps = [
+        Figure(_draw_map(one, texts), "", one.task)
+        for one in analysis.sense_neighbours
+        if one.init == "pretrained" and one.num_neighbours
+    ]
+    figures = Figures(
+        [*curves, *maps], choose_layout(len(curves) + len(maps)), file="neighbours", only="html"
+    )
+    tables = [_build_table(task, found) for task, found in by_task.items()]
+    blocks: list[Block] = [
+        figures,
+        *_build_examples(analysis, texts),
+        Section(
+            "Precision of all layers",
+            [Paragraph(NOTE, "note"), *tables],
+            is_folded=True,
+            only="html",
+        ),
+        Paragraph(NOTE, "note", only="markdown"),
+        *(Section("", [table], only="markdown") for table in tables),
+    ]
+    aside = (*sentences, Paragraph(READING, "note"), Paragraph(MAPS, "note", only="html"))
+    return Section(TITLE, blocks, aside=aside, anchor="neighbours", link="Senses")
+
+
+def describe_models(analysis: Analysis) -> Iterator[str]:
+    """Say of each pretrained model whether the nearest occurrences share the sense."""
+    by_task = group_by(
+        [one for one in analysis.sense_neighbours if one.init == "pretrained"],
+        lambda one: one.task,
+    )
+    for task, found in by_task.items():
+        open_models = []
+        static = []
+        for one in found:
+            name = format_model(one.model)
+            shown = [layer for layer in one.layers if layer.gain and layer.gain.verdict == "better"]
+            if not one.num_neighbours:
+                static.append(name)
+            elif not shown:
+                open_models.append(name)
+            else:
+                best = max(shown, key=lambda layer: layer.precision)
+                assert best.gain is not None
+                yield (
+                    f"{task}: {name} tells senses apart. Of the {one.num_neighbours} nearest places "
+                    f"of a word, {format_percent(best.precision)} % have its sense in layer "
+                    f"{best.layer}; by chance {format_percent(one.chance)} %. Gain over random "
+                    f"weights: {format_difference(best.gain.gain)} "
+                    f"({format_range(best.gain.ci_low, best.gain.ci_high)})."
+                )
+        if open_models:
+            yield f"{task}: that senses are told apart is not shown for {join_with_and(open_models)}."
+        if static:
+            verb = "has" if len(static) == 1 else "have"
+            yield (
+                f"{task}: {join_with_and(static)} {verb} one vector for each word, so all its places "
+                "are equally near, and senses cannot be told apart."
+            )
+
+
+def _draw_curves(analysis: Analysis, found: Sequence[SenseNeighbours]) -> str:
+    series = [
+        LineSeries(
+            format_model(one.model),
+            model_style(analysis, one.model),
+            [float(layer.layer) for layer in one.layers],
+            [layer.precision for layer in one.layers],
+            hollow=one.init == "random",
+        )
+        for one in found
+    ]
+    most = max(one.num_neighbours for one in found)
+    return charts.draw_line_chart(
+        series,
+        title=found[0].task,
+        x_label="layer",
+        y_label=f"precision at {most}, %",
+        percent=True,
+    )
+
+
+def _draw_map(found: SenseNeighbours, texts: dict[tuple[str, str], OccurrenceText]) -> str:
+    senses = sorted({point.sense for point in found.points})
+    styles = {
+        sense: Style(palette_color(number % len(MARKERS)), MARKERS[number % len(MARKERS)])
+        for number, sense in enumerate(senses)
+    }
+    text = texts.get((found.task, found.points[0].id))
+    word = f"'{text.word.lower()}'" if text else "one word"
+    return charts.draw_map(
+        {sense: [(one.x, one.y) for one in found.points if one.sense == sense] for sense in senses},
+        styles,
+        title=f"{format_model(found.model)}, layer {found.best.layer}",
+        subtitle=word,
+    )
+
+
+def _build_examples(
+    analysis: Analysis, texts: dict[tuple[str, str], OccurrenceText]
+) -> Iterator[Block]:
+    """Yield a table for each task: occurrences, and the nearest ones by the best model."""
+    pretrained = [one for one in analysis.sense_neighbours if one.init == "pretrained"]
+    for task, found in group_by(pretrained, lambda one: one.task).items():
+        best = max(found, key=lambda one: one.best.precision)
+        rows: list[Row] = []
+        for example in best.examples:
+            if (task, example.id) in texts:
+                rows += _example_rows(example, task, texts)
+        if rows:
+            title = f"{task}: nearest places by {format_model(best.model)}, layer {best.best.layer}"
+            columns: Columns = ["text", "sense"]
+            yield Section(
+                "Examples", [Table(columns, rows, title=title, note=_EXAMPLES_NOTE)], is_folded=True
+            )
+
+
+_EXAMPLES_NOTE = (
+    "The first place of each of the most frequent words, and below it the nearest ones. None was "
+    "chosen by hand."
+)
+
+
+def _example_rows(
+    example: NeighbourExample, task: str, texts: dict[tuple[str, str], OccurrenceText]
+) -> Iterator[Row]:
+    yield Row([_format_text(texts[task, example.id]), example.sense], "strong")
+    for item, sense in example.nearest:
+        if (task, item) in texts:
+            yield Row([_format_text(texts[task, item]), sense])
+
+
+def _format_text(text: OccurrenceText) -> Cell:
+    return Cell(f"{text.left} [{text.word}] {text.right}".strip(), css="wrap")
+
+
+def _build_table(task: str, found: Sequence[SenseNeighbours]) -> Table:
+    most = max(len(one.layers) for one in found)
+    columns: Columns = ["model", *numbers("chance", *(f"layer {n}" for n in range(most)))]
+    rows = [_model_row(one, most) for one in found]
+    first = found[0]
+    subtitle = (
+        f"{first.num_occurrences:,} places of {first.num_words} words, precision at "
+        f"{max(one.num_neighbours for one in found)}, %"
+    )
+    return Table(columns, rows, title=task, subtitle=subtitle)
+
+
+def _model_row(found: SenseNeighbours, num_layers: int) -> Row:
+    name = format_model(found.model)
+    if found.init == "random":
+        name += ", random init"
+    cells = []
+    for layer in found.layers:
+        pieces = []
+        if layer.ci_low is not None and layer.ci_high is not None:
+            interval = f"{format_percent(layer.ci_low)} to {format_percent(layer.ci_high)}"
+            pieces += small(interval, "muted")
+        if layer.gain is not None:
+            pieces += small(
+                f"{format_difference(layer.gain.gain)}: {layer.gain.verdict}", "muted", plain=", {}"
+            )
+        cells.append(Cell(format_percent(layer.precision), more=pieces))
+    missing = [Cell(NO_VALUE)] * (num_layers - len(cells))
+    return Row([name, format_percent(found.chance), *cells, *missing])
