@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+import numpy as np
+
 from lineage.errors import UNSPACED_SCRIPTS, InputError
 
 SPACELESS_LANGUAGES = ("zh", "ja")
@@ -110,6 +112,15 @@ def sentence_spans(text: str, language: str) -> list[tuple[int, int]]:
 def split_words(text: str, language: str) -> list[str]:
     """Return the words of a text, in order, punctuation included."""
     return _compile_word_pattern(base_language(language)).findall(text)
+
+
+def shuffle_words(text: str, language: str, rng: np.random.Generator) -> str:
+    """Return the text with the words of each sentence in another order, punctuation included."""
+    sentences = []
+    for start, end in sentence_spans(text, language):
+        words = split_words(text[start:end], language)
+        sentences.append(join_words([words[i] for i in rng.permutation(len(words))], language))
+    return join_words(sentences, language)
 
 
 def word_spans(text: str, language: str) -> list[tuple[int, int]]:

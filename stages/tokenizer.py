@@ -7,9 +7,10 @@ import pandas as pd
 from lineage.artifacts import check_intact, create_artifact, read_json, read_table
 from lineage.config.params import read_recorded_params
 from lineage.config.records import parse_record
-from lineage.language import byte_count
+from lineage.language import byte_count, shuffle_words
 from lineage.networks.public_folders import parse_checkpoint_source
 from lineage.networks.public_tokenizer import load_public_tokenizer
+from lineage.randomness import generator
 from lineage.results import PUBLIC_FAMILY
 from lineage.runtime.recorder import Tracker
 from lineage.runtime.settings import resolve_data_root
@@ -71,6 +72,8 @@ def work(stage: Stage) -> None:
         with create_artifact(tokens_dir, "tokens", vocab_size=tokenizer.vocab_size) as draft:
             tokenizer.save(draft)
             if tables:
+                if not is_public and settings.shuffle_words:
+                    tables["train"] = shuffle_texts(tables["train"], language, params.seed)
                 write_token_ids(stage, tracker, tokenizer, tables, draft)
         tracker.log_summary({"vocab_size": tokenizer.vocab_size})
 
@@ -80,6 +83,15 @@ def read_corpus(corpus_dir: Path) -> dict[str, pd.DataFrame]:
     return {
         split: read_table(corpus_dir / f"{split}.parquet", ["text", "language"]) for split in SPLITS
     }
+
+
+def shuffle_texts(table: pd.DataFrame, language: str, seed: int) -> pd.DataFrame:
+    """Shuffle the words of each sentence, of each text for itself."""
+    texts = [
+        shuffle_words(text, language, generator("shuffled words", seed, number))
+        for number, text in enumerate(table["text"])
+    ]
+    return table.assign(text=texts)
 
 
 def write_token_ids(

@@ -383,6 +383,12 @@ CLAIMS = (
         lambda evidence: evidence.find_changes("pretrain.mlm_probability", _is_above(0.15)),
     ),
     Claim(
+        "The order of words in the pretraining text helps.",
+        "Contrary to Sinha et al. 2021, table 1",
+        "no number; the paper finds little loss on GLUE from shuffled words",
+        lambda evidence: evidence.find_changes("tokenizer.shuffle_words", _is_not(True)),
+    ),
+    Claim(
         "Language models know more grammar than 5-grams.",
         "Warstadt et al. 2020, table 3",
         "BLiMP: 61.2 %, LSTM 69.8 %",

@@ -68,6 +68,9 @@ class TokenizerSettings:
     normalizer: NormalizerName | None = None
     # BPE of characters with </w> at a word's end, as in GPT-1, instead of BPE of bytes.
     end_of_word_suffix: bool = False
+    # A control: the words of each sentence of the training text are read in a random order (Sinha et
+    # al. 2021). The tokenizer is trained on the text as it is, and validation reads it as it is.
+    shuffle_words: bool = False
 
     def __post_init__(self) -> None:
         check_positive(self, "vocab_size", "min_frequency")
