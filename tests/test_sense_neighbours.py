@@ -73,8 +73,7 @@ def test_a_planted_sense_is_found_and_the_control_shows_none(tmp_path: Path) -> 
     assert verdicts[1:] == ["better", "better"] and verdicts[0] != "better"
     assert all(one.gain is None for one in control.layers)
     told_apart, static_sentence = describe_models(analysis)
-    assert "GPT tells senses apart. Of the 2 nearest places" in told_apart
-    assert "in layer 2; by chance 50.0 %. Gain over random weights: +" in told_apart
+    assert told_apart == "sentiment: GPT tells the senses of a word apart."
     assert static_sentence == (
         "sentiment: BERT has one vector for each word, so all its places are equally near, and "
         "senses cannot be told apart."

@@ -3,7 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from lineage.analysis.neighbours import OccurrenceText
-from lineage.analysis.records import Analysis, NeighbourExample, SenseNeighbours, group_by
+from lineage.analysis.records import (
+    Analysis,
+    LayerPrecision,
+    NeighbourExample,
+    SenseNeighbours,
+    group_by,
+)
 from lineage.report import charts
 from lineage.report.figures import LineSeries, Style, choose_layout, palette_color
 from lineage.report.formatting import (
@@ -33,14 +39,15 @@ from lineage.report.styles import model_style
 TITLE = "Does a model tell the senses of a word apart?"
 MARKERS = ("circle", "square", "triangle", "diamond", "cross")
 READING = (
-    "Precision: of the nearest other places where the same word stands, the share in which it has "
-    "the same sense. Full lines are pretrained models, dashed ones the same networks with random "
+    "Precision: of the nearest other places of the same word, the share in which it has the same "
+    "sense. Full lines are pretrained models, dashed ones the same networks with random "
     "weights. Layer 0 is the embeddings. Nothing is trained for this."
 )
 NOTE = (
     "Near is a large cosine after the mean vector of the word is subtracted. Gain: precision over "
     "random weights in the same layer, in points, corrected for all layers and models (Holm). The "
-    "statements are about these models; another pretraining may differ."
+    "statements are about these models; another pretraining may differ. The best layer is the one with "
+    "the highest precision on these places."
 )
 MAPS = (
     "Maps: the places of the most frequent word on the first two principal components of the "
@@ -59,14 +66,16 @@ def build(report: ReportData) -> Section | None:
     texts = {(one.task, one.id): one for one in report.occurrences}
     maps = [
         Figure(_draw_map(one, texts), "", one.task)
-        for one in analysis.sense_neighbours
-        if one.init == "pretrained" and one.num_neighbours
+        for one in _list_pretrained(analysis)
+        if one.num_neighbours
     ]
+    pretrained = group_by(_list_pretrained(analysis), lambda one: one.task)
     figures = Figures(
         [*curves, *maps], choose_layout(len(curves) + len(maps)), file="neighbours", only="html"
     )
     tables = [_build_table(task, found) for task, found in by_task.items()]
     blocks: list[Block] = [
+        *(_build_summary(task, found) for task, found in pretrained.items()),
         figures,
         *_build_examples(analysis, texts),
         Section(
@@ -83,39 +92,59 @@ def build(report: ReportData) -> Section | None:
 
 
 def describe_models(analysis: Analysis) -> Iterator[str]:
-    """Say of each pretrained model whether the nearest occurrences share the sense."""
-    by_task = group_by(
-        [one for one in analysis.sense_neighbours if one.init == "pretrained"],
-        lambda one: one.task,
-    )
-    for task, found in by_task.items():
-        open_models = []
-        static = []
-        for one in found:
-            name = format_model(one.model)
-            shown = [layer for layer in one.layers if layer.gain and layer.gain.verdict == "better"]
-            if not one.num_neighbours:
-                static.append(name)
-            elif not shown:
-                open_models.append(name)
-            else:
-                best = max(shown, key=lambda layer: layer.precision)
-                assert best.gain is not None
-                yield (
-                    f"{task}: {name} tells senses apart. Of the {one.num_neighbours} nearest places "
-                    f"of a word, {format_percent(best.precision)} % have its sense in layer "
-                    f"{best.layer}; by chance {format_percent(one.chance)} %. Gain over random "
-                    f"weights: {format_difference(best.gain.gain)} "
-                    f"({format_range(best.gain.ci_low, best.gain.ci_high)})."
-                )
-        if open_models:
-            yield f"{task}: that senses are told apart is not shown for {join_with_and(open_models)}."
+    """Say which pretrained models tell the senses of a word apart."""
+    for task, found in group_by(_list_pretrained(analysis), lambda one: one.task).items():
+        names = {one.model: format_model(one.model) for one in found}
+        static = [names[one.model] for one in found if not one.num_neighbours]
+        shown = [names[one.model] for one in found if _best_shown(one) is not None]
+        unclear = [name for name in names.values() if name not in (*static, *shown)]
+        if shown:
+            verb = "tells" if len(shown) == 1 else "tell"
+            yield f"{task}: {join_with_and(shown)} {verb} the senses of a word apart."
+        if unclear:
+            yield f"{task}: that senses are told apart is not shown for {join_with_and(unclear)}."
         if static:
             verb = "has" if len(static) == 1 else "have"
             yield (
                 f"{task}: {join_with_and(static)} {verb} one vector for each word, so all its places "
                 "are equally near, and senses cannot be told apart."
             )
+
+
+def _list_pretrained(analysis: Analysis) -> list[SenseNeighbours]:
+    return [one for one in analysis.sense_neighbours if one.init == "pretrained"]
+
+
+def _best_shown(found: SenseNeighbours) -> LayerPrecision | None:
+    """Return the best of the layers that are shown to be better than random weights."""
+    shown = [layer for layer in found.layers if layer.gain and layer.gain.verdict == "better"]
+    return max(shown, key=lambda layer: layer.precision, default=None)
+
+
+def _build_summary(task: str, found: Sequence[SenseNeighbours]) -> Table:
+    """Return a line for each pretrained model, with its best layer."""
+    columns: Columns = [
+        "model",
+        *numbers("best layer", "precision", "by chance", "over random weights"),
+    ]
+    rows = []
+    for one in found:
+        best = _best_shown(one) or one.best
+        gain = NO_VALUE
+        if best.gain is not None and one.num_neighbours:
+            interval = format_range(best.gain.ci_low, best.gain.ci_high)
+            gain = f"{format_difference(best.gain.gain)} ({interval})"
+        cells = [str(best.layer), format_percent(best.precision), format_percent(one.chance), gain]
+        rows.append([format_model(one.model), *cells])
+    return Table(columns, rows, title=task, subtitle=_describe_places(found))
+
+
+def _describe_places(found: Sequence[SenseNeighbours]) -> str:
+    nearest = max(one.num_neighbours for one in found)
+    first = found[0]
+    return (
+        f"the {nearest} nearest of {first.num_occurrences:,} places of {first.num_words} words, %"
+    )
 
 
 def _draw_curves(analysis: Analysis, found: Sequence[SenseNeighbours]) -> str:
@@ -159,8 +188,7 @@ def _build_examples(
     analysis: Analysis, texts: dict[tuple[str, str], OccurrenceText]
 ) -> Iterator[Block]:
     """Yield a table for each task: occurrences, and the nearest ones by the best model."""
-    pretrained = [one for one in analysis.sense_neighbours if one.init == "pretrained"]
-    for task, found in group_by(pretrained, lambda one: one.task).items():
+    for task, found in group_by(_list_pretrained(analysis), lambda one: one.task).items():
         best = max(found, key=lambda one: one.best.precision)
         rows: list[Row] = []
         for example in best.examples:
@@ -197,12 +225,7 @@ def _build_table(task: str, found: Sequence[SenseNeighbours]) -> Table:
     most = max(len(one.layers) for one in found)
     columns: Columns = ["model", *numbers("chance", *(f"layer {n}" for n in range(most)))]
     rows = [_model_row(one, most) for one in found]
-    first = found[0]
-    subtitle = (
-        f"{first.num_occurrences:,} places of {first.num_words} words, precision at "
-        f"{max(one.num_neighbours for one in found)}, %"
-    )
-    return Table(columns, rows, title=task, subtitle=subtitle)
+    return Table(columns, rows, title=task, subtitle=_describe_places(found))
 
 
 def _model_row(found: SenseNeighbours, num_layers: int) -> Row:
