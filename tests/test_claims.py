@@ -12,7 +12,7 @@ import pytest
 from lineage.analysis.claims import CLAIMS
 from lineage.analysis.records import Analysis, ClaimFinding
 from lineage.artifacts import read_table, write_json, write_table
-from lineage.report.section import ReportData, Table
+from lineage.report.section import Cell, ReportData, Row, Table
 from lineage.report.sections import claims as section
 from tests.helpers import study_rows
 from tests.helpers.study_rows import GRID, Study, analyze, build_comparison
@@ -144,7 +144,7 @@ def make_finding(*verdicts: str) -> ClaimFinding:
         build_comparison(verdict=verdict, difference=0.01 * place, detectable=0.03)
         for place, verdict in enumerate(verdicts)
     ]
-    return ClaimFinding("It helps.", "A 2018", "no number", tuple(comparisons))
+    return ClaimFinding("Does it help?", "It helps.", "A 2018", "no number", tuple(comparisons))
 
 
 def test_a_claim_is_supported_in_part_by_less_than_half_of_its_comparisons() -> None:
@@ -161,7 +161,8 @@ def test_the_section_says_how_much_was_shown_and_what_could_have_been() -> None:
     built = section.build(ReportData(study_rows.build_analysis(claims=(finding,))))
     assert built is not None
     (table,) = (block for block in built.blocks if isinstance(block, Table))
-    (row,) = table.rows
+    question, row = table.rows
+    assert isinstance(question, Row) and question.cells == [Cell("Does it help?", span=5)]
     assert isinstance(row, list)
     assert row[2] == "GPT beside BERT: shown in 1 of 3 comparisons (sense), 0.0 to +2.0 points"
     assert row[3] == "3.0"

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from flows.cli import app
-from lineage.analysis.claims import CLAIMS
+from lineage.analysis.claims import QUESTIONS
 from lineage.config.params import read_params
 from lineage.report.evidence import EVIDENCE_DIR, PARAMS_FILE, analyze_evidence
 from lineage.report.sections.claims import describe_evidence
@@ -107,25 +107,23 @@ def write_claims() -> str:
         for one in analysis.claims:
             cell = f"**{one.verdict}**: {describe_evidence(one)}"
             findings.setdefault(one.text, {})[folder.name] = cell
-    rows = [
-        (
-            claim.text,
-            f"{claim.published} ({claim.source})",
-            *(findings.get(claim.text, {}).get(folder.name, "–") for folder in folders),
-        )
-        for claim in CLAIMS
-    ]
     links = [f"[{folder.name}](../../reports/{folder.name})" for folder in folders]
-    return "\n".join(
-        [
-            "# What the papers claim, and what our studies show",
-            "",
-            f"{CLAIMS_INTRODUCTION} {GENERATED}",
-            "",
-            *table(("claim", "printed there", *links), rows),
-            "",
+    lines = [
+        "# What the papers claim, and what our studies show",
+        "",
+        f"{CLAIMS_INTRODUCTION} {GENERATED}",
+    ]
+    for question, claims in QUESTIONS.items():
+        rows = [
+            (
+                claim.text,
+                f"{claim.published} ({claim.source})",
+                *(findings.get(claim.text, {}).get(folder.name, "–") for folder in folders),
+            )
+            for claim in claims
         ]
-    )
+        lines += ["", f"## {question}", "", *table(("claim", "printed there", *links), rows)]
+    return "\n".join([*lines, ""])
 
 
 PAGES = {

@@ -1,6 +1,6 @@
 """Claims of the papers from word2vec to today's models, and what a study says of each.
 
-A claim is an entry of CLAIMS. It finds comparisons in which the first system should be the better
+A claim is an entry of QUESTIONS. It finds comparisons in which the first system should be the better
 one. Those of one claim are one family of tests. Models that are not shown to have learned more than
 a 5-gram model are no evidence. Nor are systems at chance, and those made of two models, which have
 two budgets.
@@ -258,159 +258,181 @@ def _find_bert_on_texts(evidence: Evidence) -> Iterator[PlannedComparison]:
         )
 
 
-CLAIMS = (
-    Claim(
-        "Pretraining is better than random weights.",
-        "Dai and Le 2015, table 2",
-        "IMDb, error: LSTM 13.5 %, pretrained 7.2 %",
-        _find_pretrained,
-    ),
-    Claim(
-        "Pretraining is worth more than ten times the labels.",
-        "Howard and Ruder 2018, figure 3",
-        "IMDb: 100 labels as good as 1,000 from scratch",
-        lambda evidence: evidence.find_fewer_labels(MORE_LABELS),
-        has_opposite=_has_not_many_more_labels,
-    ),
-    Claim(
-        "Vectors of character n-grams are better than vectors of whole words.",
-        "Bojanowski et al. 2017, table 1",
-        "English rare words, correlation: 43, with n-grams 47",
-        lambda evidence: evidence.find_families(("fasttext",), ("word2vec",)),
-    ),
-    Claim(
-        "Contextual vectors are better than static ones where context decides.",
-        "Peters et al. 2018, table 1",
-        "named entities, F1: 90.2, with ELMo 92.2",
-        lambda evidence: evidence.find_families(
-            CONTEXTUAL, STATIC, suits=_asks_for_words, transfer="frozen"
+# The questions that readers of these papers ask, each with the claims that answer it.
+QUESTIONS: dict[str, tuple[Claim, ...]] = {
+    "Where do static vectors fail, and contextual ones not?": (
+        Claim(
+            "Contextual vectors are better than static ones where context decides.",
+            "Peters et al. 2018, table 1",
+            "named entities, F1: 90.2, with ELMo 92.2",
+            lambda evidence: evidence.find_families(
+                CONTEXTUAL, STATIC, suits=_asks_for_words, transfer="frozen"
+            ),
         ),
     ),
-    Claim(
-        "Characters are better than a table of words.",
-        "Peters et al. 2018, section 3.2",
-        "no number",
-        lambda evidence: evidence.find_changes("architecture.input_unit", _is_not("words")),
-    ),
-    Claim(
-        "A mix of all layers is better than the top layer.",
-        "Peters et al. 2018, table 2",
-        "SQuAD, F1: 84.7, with all layers 85.2",
-        lambda evidence: evidence.find_changes("evaluate.linear_probe.features", _is_not("last")),
-    ),
-    Claim(
-        "Reading both directions is better than reading one.",
-        "Devlin et al. 2019, table 5",
-        "SQuAD, F1: 77.8, with both directions 87.9",
-        _find_two_directions,
-    ),
-    Claim(
-        "One network for both directions is better than two that are joined.",
-        "Devlin et al. 2019, section 5.1",
-        "no number",
-        lambda evidence: evidence.find_changes("architecture.direction", _is_not("concatenated")),
-    ),
-    Claim(
-        "For spans, masked language models are better than left-to-right ones.",
-        "Devlin et al. 2019, table 5",
-        "SQuAD, F1: 77.8, masked 87.9",
-        _find_masked_on_spans,
-    ),
-    Claim(
-        "BERT is better than GPT on texts.",
-        "Devlin et al. 2019, table 1",
-        "GLUE, mean: 75.1, BERT 79.6",
-        _find_bert_on_texts,
-    ),
-    Claim(
-        "Next-sentence prediction helps.",
-        "Devlin et al. 2019, table 5",
-        "QNLI: 84.9 %, with it 88.4 %",
-        lambda evidence: evidence.find_changes("pretrain.next_sentence_prediction", _is_not(False)),
-    ),
-    Claim(
-        "Transformers are better than LSTMs.",
-        "Radford et al. 2018, table 5",
-        "mean of the tasks: 69.1, Transformer 74.7",
-        lambda evidence: evidence.find_changes(
-            "architecture.contextualizer", _is_not("lstm"), with_keys=LSTM_KEYS
+    "What are characters good for?": (
+        Claim(
+            "Vectors of character n-grams are better than vectors of whole words.",
+            "Bojanowski et al. 2017, table 1",
+            "English rare words, correlation: 43, with n-grams 47",
+            lambda evidence: evidence.find_families(("fasttext",), ("word2vec",)),
+        ),
+        Claim(
+            "Characters are better than a table of words.",
+            "Peters et al. 2018, section 3.2",
+            "no number",
+            lambda evidence: evidence.find_changes("architecture.input_unit", _is_not("words")),
         ),
     ),
-    Claim(
-        "Going on with the text of the task helps.",
-        "Howard and Ruder 2018, table 6",
-        "IMDb, error: 6.99 %, adapted 5.00 %",
-        lambda evidence: evidence.find("adaptation"),
-    ),
-    Claim(
-        "General text helps before the text of the task.",
-        "Howard and Ruder 2018, table 4",
-        "TREC-6, error: 10.67 %, with general text 5.69 %",
-        lambda evidence: evidence.find("general_text"),
-    ),
-    Claim(
-        "Lower learning rates for lower layers help.",
-        "Howard and Ruder 2018, table 7",
-        "IMDb, error: 6.87 %, with them 5.57 %",
-        lambda evidence: evidence.find_changes(
-            "evaluate.finetune.layer_lr_decay", lambda value: value not in (None, 1)
+    "Do layers differ?": (
+        Claim(
+            "A mix of all layers is better than the top layer.",
+            "Peters et al. 2018, table 2",
+            "SQuAD, F1: 84.7, with all layers 85.2",
+            lambda evidence: evidence.find_changes(
+                "evaluate.linear_probe.features", _is_not("last")
+            ),
         ),
     ),
-    Claim(
-        "Unfreezing layers one by one helps.",
-        "Howard and Ruder 2018, table 7",
-        "IMDb, error: 6.87 %, one by one 6.37 %",
-        lambda evidence: evidence.find_changes(
-            "evaluate.finetune.gradual_unfreezing", _is_above(0)
+    "Which of ULMFiT's techniques help?": (
+        Claim(
+            "Going on with the text of the task helps.",
+            "Howard and Ruder 2018, table 6",
+            "IMDb, error: 6.99 %, adapted 5.00 %",
+            lambda evidence: evidence.find("adaptation"),
+        ),
+        Claim(
+            "General text helps before the text of the task.",
+            "Howard and Ruder 2018, table 4",
+            "TREC-6, error: 10.67 %, with general text 5.69 %",
+            lambda evidence: evidence.find("general_text"),
+        ),
+        Claim(
+            "Lower learning rates for lower layers help.",
+            "Howard and Ruder 2018, table 7",
+            "IMDb, error: 6.87 %, with them 5.57 %",
+            lambda evidence: evidence.find_changes(
+                "evaluate.finetune.layer_lr_decay", lambda value: value not in (None, 1)
+            ),
+        ),
+        Claim(
+            "Unfreezing layers one by one helps.",
+            "Howard and Ruder 2018, table 7",
+            "IMDb, error: 6.87 %, one by one 6.37 %",
+            lambda evidence: evidence.find_changes(
+                "evaluate.finetune.gradual_unfreezing", _is_above(0)
+            ),
+        ),
+        Claim(
+            "A slanted triangular learning rate helps.",
+            "Howard and Ruder 2018, table 7",
+            "IMDb, error: 6.37 %, with it 5.04 %",
+            lambda evidence: evidence.find_changes("evaluate.finetune.ratio", _is_not(1.0)),
         ),
     ),
-    Claim(
-        "A slanted triangular learning rate helps.",
-        "Howard and Ruder 2018, table 7",
-        "IMDb, error: 6.37 %, with it 5.04 %",
-        lambda evidence: evidence.find_changes("evaluate.finetune.ratio", _is_not(1.0)),
+    "Does pretraining help tasks as different as sentiment and parts of speech?": (
+        Claim(
+            "Pretraining is better than random weights.",
+            "Dai and Le 2015, table 2",
+            "IMDb, error: LSTM 13.5 %, pretrained 7.2 %",
+            _find_pretrained,
+        ),
+        Claim(
+            "The order of words in the pretraining text helps.",
+            "Contrary to Sinha et al. 2021, table 1",
+            "no number; the paper finds little loss on GLUE from shuffled words",
+            lambda evidence: evidence.find_changes("tokenizer.shuffle_words", _is_not(True)),
+        ),
     ),
-    Claim(
-        "New masks in every epoch are better than the same ones.",
-        "Liu et al. 2019, table 1",
-        "SQuAD 2.0, F1: 78.3, new masks 78.7",
-        lambda evidence: evidence.find_changes("pretrain.dupe_factor", _is_not(1)),
+    "With few labels, is it better than training from scratch?": (
+        Claim(
+            "Pretraining is worth more than ten times the labels.",
+            "Howard and Ruder 2018, figure 3",
+            "IMDb: 100 labels as good as 1,000 from scratch",
+            lambda evidence: evidence.find_fewer_labels(MORE_LABELS),
+            has_opposite=_has_not_many_more_labels,
+        ),
     ),
-    Claim(
-        "More masks than 15 % help.",
-        "Wettig et al. 2023, of large models",
-        "MNLI: 84.2 %, with 40 % masks 84.5 %",
-        lambda evidence: evidence.find_changes("pretrain.mlm_probability", _is_above(0.15)),
+    "Which ideas still matter?": (
+        Claim(
+            "Reading both directions is better than reading one.",
+            "Devlin et al. 2019, table 5",
+            "SQuAD, F1: 77.8, with both directions 87.9",
+            _find_two_directions,
+        ),
+        Claim(
+            "One network for both directions is better than two that are joined.",
+            "Devlin et al. 2019, section 5.1",
+            "no number",
+            lambda evidence: evidence.find_changes(
+                "architecture.direction", _is_not("concatenated")
+            ),
+        ),
+        Claim(
+            "For spans, masked language models are better than left-to-right ones.",
+            "Devlin et al. 2019, table 5",
+            "SQuAD, F1: 77.8, masked 87.9",
+            _find_masked_on_spans,
+        ),
+        Claim(
+            "BERT is better than GPT on texts.",
+            "Devlin et al. 2019, table 1",
+            "GLUE, mean: 75.1, BERT 79.6",
+            _find_bert_on_texts,
+        ),
+        Claim(
+            "Next-sentence prediction helps.",
+            "Devlin et al. 2019, table 5",
+            "QNLI: 84.9 %, with it 88.4 %",
+            lambda evidence: evidence.find_changes(
+                "pretrain.next_sentence_prediction", _is_not(False)
+            ),
+        ),
+        Claim(
+            "Transformers are better than LSTMs.",
+            "Radford et al. 2018, table 5",
+            "mean of the tasks: 69.1, Transformer 74.7",
+            lambda evidence: evidence.find_changes(
+                "architecture.contextualizer", _is_not("lstm"), with_keys=LSTM_KEYS
+            ),
+        ),
+        Claim(
+            "New masks in every epoch are better than the same ones.",
+            "Liu et al. 2019, table 1",
+            "SQuAD 2.0, F1: 78.3, new masks 78.7",
+            lambda evidence: evidence.find_changes("pretrain.dupe_factor", _is_not(1)),
+        ),
+        Claim(
+            "More masks than 15 % help.",
+            "Wettig et al. 2023, of large models",
+            "MNLI: 84.2 %, with 40 % masks 84.5 %",
+            lambda evidence: evidence.find_changes("pretrain.mlm_probability", _is_above(0.15)),
+        ),
+        Claim(
+            "Language models know more grammar than 5-grams.",
+            "Warstadt et al. 2020, table 3",
+            "BLiMP: 61.2 %, LSTM 69.8 %",
+            lambda evidence: evidence.find("kneser_ney"),
+        ),
+        Claim(
+            "Predicting masked words and next words together is better than either.",
+            "Charpentier and Samuel 2024, table 1",
+            "BLiMP, 10 M words: masked alone 80.6 %, both 81.2 %",
+            lambda evidence: evidence.find_families(("gpt_bert",), ("gpt_modern", "bert_modern")),
+        ),
+        Claim(
+            "Today's recipe is better than that of 2018.",
+            "Jordan et al. 2024, and others",
+            "no number on so little text",
+            lambda evidence: evidence.find_successors(),
+        ),
     ),
-    Claim(
-        "The order of words in the pretraining text helps.",
-        "Contrary to Sinha et al. 2021, table 1",
-        "no number; the paper finds little loss on GLUE from shuffled words",
-        lambda evidence: evidence.find_changes("tokenizer.shuffle_words", _is_not(True)),
-    ),
-    Claim(
-        "Language models know more grammar than 5-grams.",
-        "Warstadt et al. 2020, table 3",
-        "BLiMP: 61.2 %, LSTM 69.8 %",
-        lambda evidence: evidence.find("kneser_ney"),
-    ),
-    Claim(
-        "Predicting masked words and next words together is better than either.",
-        "Charpentier and Samuel 2024, table 1",
-        "BLiMP, 10 M words: masked alone 80.6 %, both 81.2 %",
-        lambda evidence: evidence.find_families(("gpt_bert",), ("gpt_modern", "bert_modern")),
-    ),
-    Claim(
-        "Today's recipe is better than that of 2018.",
-        "Jordan et al. 2024, and others",
-        "no number on so little text",
-        lambda evidence: evidence.find_successors(),
-    ),
-)
+}
+CLAIMS = tuple(claim for claims in QUESTIONS.values() for claim in claims)
 
 
 def judge_claims(evidence: Evidence) -> tuple[ClaimFinding, ...]:
-    """Return the claims that a study has comparisons for, in the order of CLAIMS.
+    """Return the claims that a study has comparisons for, in the order of QUESTIONS.
 
     The comparisons of a claim are made again, as one family. What the page says of a comparison
     elsewhere must hold too, with the correction that it has there.
@@ -427,7 +449,7 @@ def judge_claims(evidence: Evidence) -> tuple[ClaimFinding, ...]:
         if scores.planned.first.system.family not in TWO_BUDGET_FAMILIES
     ]
     found = []
-    for claim in CLAIMS:
+    for question, claim in _list_claims():
         family = _pair_all(claim.find(evidence))
         if family:
             comparisons = []
@@ -438,9 +460,17 @@ def judge_claims(evidence: Evidence) -> tuple[ClaimFinding, ...]:
                     is_shown = False
                 shown = one if is_shown else replace(one, verdict="no significant difference")
                 comparisons.append(shown)
-            finding = ClaimFinding(claim.text, claim.source, claim.published, tuple(comparisons))
+            finding = ClaimFinding(
+                question, claim.text, claim.source, claim.published, tuple(comparisons)
+            )
             found.append(finding)
     return tuple(found)
+
+
+def _list_claims() -> Iterator[tuple[str, Claim]]:
+    for question, claims in QUESTIONS.items():
+        for claim in claims:
+            yield question, claim
 
 
 def _key(comparison: Comparison) -> tuple[Any, ...]:

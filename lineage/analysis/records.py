@@ -736,6 +736,7 @@ ClaimVerdict = Literal["supported", "supported in part", "contradicted", "mixed"
 class ClaimFinding:
     """A claim of a paper, and the comparisons that could show it, with one correction for all."""
 
+    question: str  # that it helps to answer
     text: str
     source: str
     published: str  # what the paper printed

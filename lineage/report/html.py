@@ -219,7 +219,10 @@ def _cell(cell: Cell, column: Column, *, is_name: bool) -> str:
     pieces += [_piece(piece) for piece in cell.more if piece.only != "markdown"]
     content = cell.svg + " ".join(pieces)
     if is_name:
-        return f'<th scope="row"{_attributes(cell.css, title=cell.title)}>{content}</th>'
+        span = _format_span(cell.span)
+        return (
+            f'<th scope="row"{_attributes(cell.css, title=cell.title, colspan=span)}>{content}</th>'
+        )
     attributes = _attributes(
         cell.css or column.css, title=cell.title, colspan=_format_span(cell.span)
     )

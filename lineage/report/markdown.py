@@ -5,11 +5,13 @@ from collections.abc import Iterable, Iterator
 from lineage.report.section import (
     Block,
     Cell,
+    Cells,
     Column,
     Facts,
     Figures,
     Paragraph,
     Piece,
+    Row,
     Section,
     Table,
     as_cell,
@@ -82,7 +84,7 @@ def _table_texts(table: Table) -> Iterator[str]:
         columns = [as_column(one) for one in table.columns]
         rules = ["---:" if column.is_number else "---" for column in columns]
         lines = [_line(map(_heading, columns)), f"|{'|'.join(rules)}|"]
-        lines += [_line(map(format_cell, as_row(row).cells)) for row in table.rows]
+        lines += [_line(_row_texts(row)) for row in table.rows]
         yield "\n".join(lines)
 
 
@@ -103,6 +105,13 @@ def format_cell(cell: str | Cell) -> str:
 def _piece(piece: Piece) -> str:
     text = escape_cell(piece.text)
     return f"**{text}**" if piece.is_strong else text
+
+
+def _row_texts(row: Cells | Row) -> Iterator[str]:
+    """Yield the texts of a row; a cell that spans several columns is followed by empty ones."""
+    for cell in as_row(row).cells:
+        yield format_cell(cell)
+        yield from [""] * (as_cell(cell).span - 1)
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -18,6 +18,7 @@ from lineage.report.section import (
     Columns,
     Paragraph,
     ReportData,
+    Row,
     Section,
     Table,
     small,
@@ -54,7 +55,11 @@ def build(report: ReportData) -> Section | None:
     note = NOTE
     if len(report.analysis.grid.pretrain_seeds) < MIN_SEEDS:
         note += FEW_PRETRAININGS
-    table = Table(COLUMNS, [_build_row(one) for one in findings], css="use")
+    rows: list[Cells | Row] = []
+    for question, own in group_by(findings, lambda one: one.question).items():
+        rows.append(Row([Cell(question, span=len(COLUMNS))], "question"))
+        rows += map(_build_row, own)
+    table = Table(COLUMNS, rows, css="use")
     return Section(
         "What the papers claim",
         [Paragraph(note, "note"), table],
