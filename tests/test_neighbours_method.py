@@ -49,7 +49,7 @@ def sentences(word: str, split: str, count: int = 6) -> list[tuple[str, int, str
 def task(tmp_path_factory: pytest.TempPathFactory) -> TaskData:
     once = [("money vault here", 1, "money"), ("river delta here", 1, "river")]
     rows = {
-        split: [*sentences("Bank", split), *sentences("bank", split, 2), *sentences("play", split)]
+        split: [*sentences("bank", split, 8), *sentences("play", split)]
         for split in ("train", "validation", "test")
     }
     rows["test"] += once

@@ -17,7 +17,6 @@ import pandas as pd
 from lineage.config.records import check_positive
 from lineage.data.task_data import EXTRA_TEST_PREFIX
 from lineage.errors import EvaluationError
-from lineage.language import to_lowercase
 from lineage.methods.base import FittedSystem, Method, RunItems, build_predictions
 from lineage.methods.early_stopping import ResumePoint
 from lineage.methods.encoder import EvalRun, Subject, TaskContext, Transfer, under_test
@@ -149,7 +148,7 @@ class NeighboursMethod(Method):
 def find_occurrences(context: TaskContext, k: int) -> pd.DataFrame:
     """Return the items that are about a word of two senses, each at least twice, of all splits.
 
-    Columns: those of the items, `word` in lower case, its `number`, the name of its `sense`, and
+    Columns: those of the items, `word`, which is another one in capitals, its `number`, the name of its `sense`, and
     `is_scored`. A text that occurs again counts once, and a word needs more than k texts.
     """
     tables = {
@@ -163,8 +162,7 @@ def find_occurrences(context: TaskContext, k: int) -> pd.DataFrame:
         ignore_index=True,
     )
     targets = [
-        to_lowercase(str(tokens[target]))
-        for tokens, target in zip(items["tokens"], items["target"], strict=True)
+        str(tokens[target]) for tokens, target in zip(items["tokens"], items["target"], strict=True)
     ]
     texts = [" ".join(map(str, tokens)) for tokens in items["tokens"]]
     senses = np.asarray(context.task.info.labels, object)[items["label"].to_numpy(int)]
