@@ -47,7 +47,7 @@ def test_a_lead_among_choices_must_be_above_the_majority_and_above_chance(
     answer = summarize_decisions(analysis, [decision])
     assert answer == "For the task small, nothing is shown to be above chance."
     html = render_pages(analysis)["html"]
-    assert "the dotted one chance" in html, "the page must name the chance line"
+    assert "dotted: chance" in html, "the page must name the chance line"
 
 
 def test_chance_is_computed_in_every_fold(tmp_path: Path) -> None:

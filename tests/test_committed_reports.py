@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -169,11 +169,16 @@ class Report:
 
 
 def in_points(*values: float, signed: bool = False) -> str:
-    """Return percentages with one digit, joined as the ends of an interval are."""
-    texts = [f"{value:+.1f}" if signed else f"{value:.1f}" for value in values]
-    return " to ".join("0.0" if text in ("+0.0", "-0.0") else text for text in texts).replace(
-        "-", "−"
-    )
+    """Return percentages, joined as the ends of an interval are.
+
+    They have one digit; signed ones that are not zero have two where one would be zero.
+    """
+    texts = []
+    for value in values:
+        digits = 2 if signed and abs(value) > 1e-7 and abs(round(value, 1)) == 0 else 1
+        text = f"{value:{'+' if signed else ''}.{digits}f}"
+        texts.append("0.0" if text in ("+0.0", "-0.0") else text)
+    return " to ".join(texts).replace("-", "−")
 
 
 def test_scores_and_differences_of_the_first_table_follow_from_the_results(
@@ -306,7 +311,7 @@ class Sentence:
         return own, own["systems"].index(self.decision["use"]["standing"]["system"])
 
 
-Reader = Callable[[Sentence], Sequence[object]]
+Reader = Callable[[Sentence], Iterable[object]]
 
 
 def read_study(sentence: Sentence) -> list[object]:
@@ -373,7 +378,7 @@ def read_tfidf_leads(sentence: Sentence) -> list[object]:
 
 
 def read_costs(sentence: Sentence) -> list[object]:
-    """Return the time of each system that is named, and its points above the one before."""
+    """Return the labels, the time of each system that is named, and its points above the last."""
     setting = {name: sentence.decision[name] for name in ("task", "label_count")}
     costs = {
         format_model(one["system"]["model"]): one["cost"]["seconds"]
@@ -386,8 +391,12 @@ def read_costs(sentence: Sentence) -> list[object]:
         if one["system"] in sentence.report.list_ranked(setting)
         and {name: one[name] for name in setting} == setting
     }
-    expected: list[object] = []
-    last = sentence.text.removeprefix(f"{sentence.task}: ").partition(" is the cheapest")[0]
+    most = sentence.decision["train_examples"]
+    labels = f"With {most:,} labels, " if most else ""
+    start, _, _ = sentence.text.partition(" is the cheapest")
+    assert start.startswith(f"{sentence.task}: {labels}")
+    last = start.removeprefix(f"{sentence.task}: {labels}")
+    expected: list[object] = [f"{most:,}"] if most else []
     for name in re.findall(r"(?:; |, | and )([\w -]+?) takes ", sentence.text):
         seconds = costs[name]
         expected.append(f"{seconds:.0f}" if seconds < 120 else f"{seconds / 60:.0f}")
@@ -410,7 +419,7 @@ def count_items(sentence: Sentence) -> list[object]:
 def count_duplicates(sentence: Sentence) -> list[object]:
     splits = sentence.summary["splits"]
     split = "validation" if "validation items" in sentence.text else "test"
-    return [splits[split]["duplicates_of_train"], splits[split]["items"]]
+    return [f"{splits[split][name]:,}" for name in ("duplicates_of_train", "items")]
 
 
 def read_refits(sentence: Sentence) -> list[object]:
@@ -470,14 +479,22 @@ def read_calibration(sentence: Sentence) -> list[object]:
     return [f"{100 * sum(map(abs, gaps)):.1f}"]
 
 
-def read_bits(sentence: Sentence) -> list[object]:
-    shown = sentence.find_numbers()[0]
-    for one in sentence.report.analysis["ngram_comparisons"]:
-        if one["bits"] is not None and f"{one['bits']:.3f}" == shown:
-            ends = [] if one["low"] is None else [one["low"], one["high"]]
-            signed = [f"{end:+.3f}".replace("-", "−") for end in ends]
-            return [shown, f"{one['ngram_bits']:.3f}", *signed]
-    return []
+def read_answers(sentence: Sentence) -> list[object]:
+    """Return the number of labels of the first sentence on answers, and what it says."""
+    _, _, text = sentence.text.partition(": ")
+    own = Sentence(sentence.report, sentence.heading, text)
+    read = next(
+        (read for start, read in ANSWER_READERS.items() if re.match(start, text)), lambda _: []
+    )
+    assert own.find_numbers() or "equally well" in text
+    return [f"{sentence.decision['train_examples']:,}", *read(own)]
+
+
+ANSWER_READERS: dict[str, Reader] = {
+    r"\d+ % of the items of": read_confusion,
+    r".* is weakest on label": read_weakest_label,
+    r"The confidence of": read_calibration,
+}
 
 
 def find_own_bits(sentence: Sentence) -> dict[str, Any]:
@@ -488,24 +505,19 @@ def find_own_bits(sentence: Sentence) -> dict[str, Any]:
 # The beginning of each sentence that has numbers, as a pattern, and where its numbers come from.
 READERS: dict[str, Reader] = {
     r"[\d.]+ MB of .*pretraining runs? of each model": read_study,
-    r"\*Use\* is the system|\*As good\*|\*Sure\?\*|\*Equivalent\*|Points at the": lambda _: [
-        MARGIN
-    ],
+    r"\*Use\*: the system|\*As good\*|\*Sure\?\*|\*Equivalent\*|Points with": lambda _: [MARGIN],
     r"Times below": lambda _: [f"{SHORTEST_SECONDS:g}", SAME_COST_FACTOR],
-    r"These two statements hold|Below, comparisons of methods": lambda _: [CONFIDENCE],
+    r"Both hold together|Below, comparisons of methods": lambda _: [CONFIDENCE],
     r".*[Vv]alidation chose among": read_trials,
     r"By task: ": count_marks_by_task,
     r".*(?:could not show that|(?:gain|loss) is shown for)": count_marks,
     r".* labels is above TF-IDF with": read_fewest_labels,
     r".*TF-IDF leads with": read_tfidf_leads,
-    r".* is the cheapest; .* takes": read_costs,
+    r".* is the cheapest": read_costs,
     r"[a-z ]+, [\d,]+ test items": count_items,
     r"Each fold trains on about": lambda one: [
         f"{max(one.tfidf):,}",
         f"{one.summary['splits']['train']['items']:,}",
-    ],
-    r"[\d,]+ more train items are there": lambda one: [
-        f"{one.summary['splits']['train']['dropped']['limit']:,}"
     ],
     r"\d+% of the test texts are longer": read_truncation,
     r"\w+, within its maximum length": read_cut_texts,
@@ -515,10 +527,8 @@ READERS: dict[str, Reader] = {
     r"Not run: ": lambda one: [
         f"{count:,}" for count in one.tfidf if f"{count:,} labels" in one.text
     ],
-    r"\d+ % of the items of": read_confusion,
-    r".* is weakest on label": read_weakest_label,
-    r"The confidence of": read_calibration,
-    r"It needs .* bits per": read_bits,
+    r"With (?:all )?[\d,]+ labels: ": read_answers,
+    **ANSWER_READERS,
     r"A 5-gram model .* is counted on": lambda one: [
         f"{find_own_bits(one)['train_bytes'] / 1e6:.3g}"
     ],
@@ -532,6 +542,16 @@ READERS: dict[str, Reader] = {
     r"A family of 2018": lambda _: ["2018"],
     r"Its .* interval is over blocks": lambda _: [CONFIDENCE],
     r"[\d,]+ of the [\d,]+ \w+ items also occur in train": count_duplicates,
+    r"Each has read": lambda one: {
+        number: None
+        for budget in one.report.analysis["budget"]
+        for number in (f"{budget['text_bytes'] / 1e6:.3g}", f"{budget['epochs']:.2f}")
+    },
+    r"Each has \d+ items": lambda one: {
+        group["num_examples"]
+        for scores in one.report.analysis["group_scores"]
+        for group in scores["groups"]
+    },
     r"Could have found: ": lambda _: [f"{100 * POWER:g}", 100],
     r"All [\d,]+ labels:|\d+ labels:": lambda one: [
         f"{count:,}" for count in one.tfidf if f"{count:,} labels:" in one.text.lower()
@@ -543,7 +563,7 @@ def list_sentences(part: str) -> Iterator[str]:
     """Yield the sentences of a part, without its tables."""
     for line in part.splitlines():
         if not line.startswith(("|", "#")):
-            yield from re.split(r"(?<=[.?])\s+(?=[A-Z*])", re.sub(r"^- |\*\*", "", line))
+            yield from re.split(r"(?<=[.?])\s+(?=[A-Z*\d])", re.sub(r"^- |\*\*", "", line))
 
 
 def test_every_number_of_a_sentence_follows_from_the_analysis(made_again: Path) -> None:

@@ -256,6 +256,29 @@ def test_on_minimal_pairs_a_model_must_be_better_than_counting() -> None:
     assert decision.advice == "pretrain on your text"
 
 
+def test_minimal_pairs_tell_which_model_knows_most_and_not_what_to_use() -> None:
+    """The highest score is named, although a model that is as good builds faster."""
+    cells = with_floor(build_cells(elmo=0.9, gpt=0.895))
+    for cell in cells[:2]:
+        cell.system = dataclasses.replace(cell.system, transfer="zero_shot", head="none")
+    analysis = analyze_cells(cells)
+    (decision,) = decide(analysis, costs_of(cells, elmo=5000.0, gpt=10.0))
+    assert (decision.use.standing.system.model, decision.certainty) == ("elmo", "open")
+    assert describe_finding([decision]) == "On grammar (sense), ELMo scores highest"
+    assert summarize_decisions(analysis, [decision]) == (
+        "Without labels, ELMo scores highest on the grammar of sense (GPT may be as good)."
+    )
+    assert describe_decision(decision).startswith(
+        "The highest on grammar without labels is ELMo, zero-shot: 90.0 % ("
+    )
+    line = read_decision(analysis, decision)
+    assert line["Use"] == "**ELMo** zero-shot (scores highest)" and line["As good"] == "GPT 89.5"
+    assert line["Sure?"].startswith("no (P = 0.")
+    assert line["Next step"].startswith(
+        "**Not for use: it tells which model knows most grammar without labels.**"
+    )
+
+
 def compare_with_counting(analysis: Analysis, verdict: str) -> tuple[Comparison]:
     """Return a comparison of the best system with a 5-gram model."""
     best = analysis.rankings[0].best.system

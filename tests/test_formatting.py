@@ -36,3 +36,20 @@ def test_zero_has_no_sign_and_negatives_have_a_minus_sign() -> None:
     assert formatting.format_percent(-0.0001) == "0.0"
     assert formatting.format_percent(-0.001) == "−0.1"
     assert formatting.format_percent(None) == "–"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (0.0003, 0.04, "+0.03 to +4.0"),
+        (-0.04, -0.0003, "−4.0 to −0.03"),
+        (0.00001, 0.04, "+0.00 to +4.0"),
+        (0.0, 0.04, "0.0 to +4.0"),
+        (1e-17, 0.0006, "0.0 to +0.1"),
+    ],
+)
+def test_an_interval_tells_on_which_side_of_zero_it_ends(
+    low: float, high: float, text: str
+) -> None:
+    """Sums of floats leave a difference of 1e-17 where there is none."""
+    assert formatting.format_range(low, high) == text

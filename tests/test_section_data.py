@@ -93,9 +93,9 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
     assert (line["train"], line["validation"], line["test"]) == ("36", "4, from train", "25")
     assert line["unlabelled"] == "2"
     assert line["dropped"] == (
-        "test: 1 empty or not distinguishable; unlabelled: 1 blank, 1 among the scored items"
+        "empty or not distinguishable: 1 of test; blank: 1 of unlabelled; among the scored items: "
+        "1 of unlabelled"
     )
-    assert line["test set"] == "given" and line["kind"] == "text classification"
     assert line["metric"] == "% correct"
     assert line["max length"] == "5 words: 20 of test" and line["duplicates in train"] != "none"
     changed = with_task(analysis, *build_task(tmp_path, files=files, max_words=5))
@@ -106,8 +106,8 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
     assert (line["train"], line["test"]) == ("10", "6")
     assert line["max length"].startswith("4 characters: ")
     assert line["dropped"].startswith(
-        "train: 26 left out by the limit; validation: 3 left out by the limit; test: 1 empty or not "
-        "distinguishable, 19 left out by the limit"
+        "empty or not distinguishable: 1 of test; left out by the limit: 26 of train, 3 of "
+        "validation, 19 of test"
     )
 
 

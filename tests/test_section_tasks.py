@@ -1,6 +1,7 @@
 """The parts of the page for each task."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,29 +13,38 @@ from lineage import artifacts, results
 from lineage.analysis.records import Analysis
 from lineage.report.section import Table
 from lineage.report.sections.adaptation import build
+from lineage.report.sections.tasks import build_score_tables
 from lineage.report.task_scores import format_usage, list_task_scores
 from tests.helpers.sections import find_blocks, read_table, report_of
 from tests.helpers.study_rows import GRID, Study, analyze, render_pages
 
 
-def test_a_table_has_the_systems_with_the_most_labels_first(analysis: Analysis) -> None:
-    """A score with 100 labels is not ranked among those with all. What reads no item is last."""
-    kept = tuple(
-        one
-        for one in analysis.scores
-        if (one.system.transfer, one.label_count) != ("finetuned", "all")
-    )
-    analysis = replace(analysis, scores=kept, comparisons=())
-    table = next(one for one in list_task_scores(analysis, []) if one.task == "sentiment")
-    lines = [line for line in table.lines if line.system.model != "majority"]
-    assert [line.system.model for line in table.lines[len(lines) :]] == ["majority"]
-    has_all = ["all" in line.scores for line in lines]
-    assert True in has_all and False in has_all
-    assert has_all == sorted(has_all, reverse=True)
-    for group in (True, False):
-        own = [line for line in lines if ("all" in line.scores) == group]
-        means = [line.scores["all" if group else "100"].mean for line in own]
+def test_each_number_of_labels_has_a_table_with_all_of_its_intervals(analysis: Analysis) -> None:
+    """The switch of the page shows one of them. Random init is a tick, and no line."""
+    scores = next(one for one in list_task_scores(analysis, []) if one.task == "sentiment")
+    tables = [*build_score_tables(report_of(analysis), scores)]
+    assert [one.labels for one in tables] == ["100", "all"] == [*scores.train_examples]
+    for count, table in zip(scores.train_examples, tables, strict=True):
+        found = scores.list_scores(count)
+        means = [one.mean for one in found]
         assert means == sorted(means, reverse=True)  # type: ignore[type-var]
+        lines = read_table(table)
+        assert len(lines) == sum(one.system.init != "random" for one in found) > 5
+        assert all(re.fullmatch(r"\d+\.\d to \d+\.\d", one["95 % interval"]) for one in lines)
+        differences = [one["vs baseline"] for one in lines if one["vs baseline"]]
+        assert differences
+        assert all(re.match(r"\S+ \(\S+ to \S+\)", one) for one in differences)
+
+
+def test_the_table_with_the_most_labels_stands_in_for_numbers_that_a_task_lacks(
+    analysis: Analysis,
+) -> None:
+    grid = replace(analysis.grid, label_counts=(100, 1000, "all"))
+    scores = next(one for one in list_task_scores(analysis, []) if one.task == "sentiment")
+    report = report_of(replace(analysis, grid=grid))
+    assert [one.labels for one in build_score_tables(report, scores)] == ["100", "all 1000"]
+    (zero_shot,) = (one for one in list_task_scores(analysis, []) if one.task == "agreement")
+    assert [one.labels for one in build_score_tables(report, zero_shot)] == ["none"]
 
 
 def change_rows(folder: Path, pattern: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:

@@ -46,7 +46,7 @@ def test_a_planted_gain_is_shown_from_the_newer_model(analysis: Analysis) -> Non
     assert all(one.difference > 0 for one in comparisons)
     markdown = render_pages(analysis)["md"]
     assert TITLE in markdown
-    words = "Modern GPT is shown to be better than GPT on sentiment, sense and agreement"
+    words = "modern GPT is shown to be better than GPT on sentiment, sense and agreement"
     assert words in markdown
     assert "| modern GPT beside GPT | bits per byte, left to right |" in markdown
 

@@ -22,6 +22,8 @@ from lineage.analysis.records import (
 )
 from lineage.analysis.settings import OmittedMethod, find_omitted_methods
 from lineage.answers.metrics import RANKING_METRICS
+from lineage.methods.registry import find_method_type
+from lineage.methods.sentence_probability import SentenceProbabilityMethod
 
 Certainty = Literal[
     "clear",  # no other system may be the best
@@ -103,6 +105,12 @@ class Decision:
     def expected_score(self) -> float:
         """The score of the system to use, in the unit of the metric."""
         return self.use.standing.mean * RANKING_METRICS[self.metric]
+
+
+def measures_knowledge(system: System) -> bool:
+    """Return whether a score tells what a model knows, as that of minimal pairs: nobody uses it."""
+    method = find_method_type(system.transfer, system.head)
+    return method is not None and method.name == SentenceProbabilityMethod.name
 
 
 def printed_gap(high: float, low: float) -> float:
@@ -294,6 +302,7 @@ def _choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Choice, C
     Among systems that take about as long to build, the highest score wins, and of equal scores
     TF-IDF, which needs no pretraining. If no system is shown to be that close to the best, choose
     the highest score that is above chance, or else the highest of all; the cheapest of equal scores.
+    What measures knowledge is about the highest score alone.
     """
     choices = list_choices(ranking, costs)
     if len(choices) == 1:
@@ -301,14 +310,14 @@ def _choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Choice, C
     above_chance = [choice for choice in choices if choice.standing.above_chance]
     if not above_chance:
         return choices[0], "open"
+    highest = _choose_cheapest(_select_highest(above_chance))
     close = [choice for choice in above_chance if choice.standing.behind_low >= -margin]
-    if not close:
-        return _choose_cheapest(_select_highest(above_chance)), "open"
-    chosen = _choose_cheapest(close)
+    is_by_cost = bool(close) and not measures_knowledge(highest.standing.system)
+    chosen = _choose_cheapest(close) if is_by_cost else highest
     others = [choice for choice in choices if choice != chosen]
-    if not any(_is_as_good(choice.standing, margin=margin) for choice in others):
+    if close and not any(_is_as_good(choice.standing, margin=margin) for choice in others):
         return chosen, "clear"
-    return chosen, "cheapest"
+    return chosen, "cheapest" if is_by_cost else "open"
 
 
 def list_choices(ranking: Ranking, costs: Costs) -> list[Choice]:

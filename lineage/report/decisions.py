@@ -2,7 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from lineage.analysis.decision import Choice, Decision, lacks_gain, printed_gap
+from lineage.analysis.decision import (
+    Choice,
+    Decision,
+    lacks_gain,
+    measures_knowledge,
+    printed_gap,
+)
 from lineage.analysis.outside import find_outside_leads
 from lineage.analysis.records import Analysis, Comparison, Standing, System, group_by
 from lineage.analysis.statistics import MIN_SEEDS
@@ -20,8 +26,8 @@ from lineage.report.formatting import (
     metric_unit,
 )
 
-SMALLEST_GAIN = 0.0005  # it would be printed as 0.0 points
 MAX_NAMES = 3  # of systems that are as good, in a cell, and of tasks in the title
+NOTHING_TO_USE = ("nothing above chance", "nothing above a 5-gram model")
 COUNTING_COMPARISONS = ("tfidf", "kneser_ney")
 FINDINGS = {
     "use": "use {model} for {tasks}",
@@ -29,6 +35,7 @@ FINDINGS = {
     "undecided": "undecided for {tasks} ({model} or TF-IDF)",
     "nothing above chance": "nothing above chance for {tasks}",
     "nothing above a 5-gram model": "no model is shown to beat 5-grams on {tasks}",
+    "grammar": "on grammar ({tasks}), {model} scores highest",
 }
 
 
@@ -83,7 +90,7 @@ def describe_label_gain(decision: Decision) -> str:
     if gain is None:
         return ""
     step = f"from {gain.fewer:,} to {gain.most:,} labels"
-    if gain.low < SMALLEST_GAIN:
+    if gain.low <= 0:
         return f"{step} no gain is shown"
     points = f"{format_percent(gain.gain)} points ({format_range(gain.low, gain.high)})"
     return f"{step} it gained {points}, so more may help"
@@ -100,10 +107,9 @@ def find_lead(analysis: Analysis, decision: Decision) -> Comparison | None:
 
 def is_sure(analysis: Analysis, decision: Decision) -> bool:
     """Return whether other test items or seeds are not expected to change what to use."""
-    unsure = ("nothing above chance", "nothing above a 5-gram model")
     return (
         decision.certainty in ("clear", "cheapest")
-        and decision.advice not in unsure
+        and decision.advice not in NOTHING_TO_USE
         and not lacks_gain(analysis, decision.setting, decision.use.standing.system)
     )
 
@@ -115,7 +121,7 @@ def describe_limits(analysis: Analysis, decision: Decision) -> list[str]:
     if use.above_chance and lacks_gain(analysis, decision.setting, use.system):
         limits.append("Its lead over TF-IDF may be luck.")
     gain = decision.label_gain
-    brings_nothing = gain is not None and gain.low < SMALLEST_GAIN
+    brings_nothing = gain is not None and gain.low <= 0
     if decision.unused_labels and not brings_nothing:
         limits.append(
             f"{decision.unused_labels:,} more labelled items are available: raise the task's limit."
@@ -152,6 +158,8 @@ def describe_decision(decision: Decision) -> str:
         )
     public = "the public model " if decision.advice == "use a public model" else ""
     start = "Use" if decision.undecided_lead is None else "Undecided; the cheapest is"
+    if measures_knowledge(use.system):
+        start = "The highest on grammar without labels is"
     text = f"{start} {public}{_describe_score(decision.use, decision.metric)}"
     if public and decision.overall_gain is not None:
         text += f", {_format_lead(decision)} points above the best without public weights"
@@ -169,7 +177,8 @@ def _describe_under_budget(decision: Decision, choice: Choice) -> str:
     """Tell what to use where public models may not be used."""
     if not choice.standing.above_chance:
         return "Without public weights, nothing is shown to be above chance."
-    text = f"Without public weights, use {_describe_score(choice, decision.metric)}"
+    verb = "the highest is" if measures_knowledge(choice.standing.system) else "use"
+    text = f"Without public weights, {verb} {_describe_score(choice, decision.metric)}"
     if decision.budget_lead_may_be_luck:
         text += ", whose lead over TF-IDF may be luck"
     if choice.cost.seconds is not None:
@@ -299,10 +308,13 @@ def _describe_outside_leads(analysis: Analysis, decisions: Iterable[Decision]) -
 
 def _answer_key(decision: Decision) -> tuple[str, str]:
     """Return the advice with the model that it names."""
-    model = decision.use.standing.system.model
+    system = decision.use.standing.system
+    model = system.model
+    if measures_knowledge(system) and decision.advice not in NOTHING_TO_USE:
+        return "grammar", model
     if decision.advice == "use a public model":
         return decision.advice, model
-    if decision.advice in ("nothing above chance", "nothing above a 5-gram model"):
+    if decision.advice in NOTHING_TO_USE:
         return decision.advice, ""
     if decision.undecided_lead is not None:
         return "undecided", decision.undecided_lead.first.model
@@ -338,6 +350,9 @@ def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decisio
     for one in group:
         notes = [*_describe_lead(analysis, one), *_describe_equals(one)]
         named.append(f"{one.task} ({'; '.join(notes)})" if notes else one.task)
+    if advice == "grammar":
+        tasks = join_with_and(named)
+        return f"Without labels, {format_model(model)} scores highest on the grammar of {tasks}."
     return f"Use {format_model(model)}, pretrained on your text, for {join_with_and(named)}."
 
 

@@ -154,7 +154,6 @@ def draw_strip(
     chance: float,
     baseline: float | None,
     style: Style,
-    faint: bool,
 ) -> str:
     """Draw one score with its interval; the reference is a line, chance a dotted one."""
     middle = STRIP_HEIGHT / 2
@@ -165,10 +164,9 @@ def draw_strip(
     if baseline is not None and scale.low <= baseline <= scale.high:
         parts.append(_draw_tick(scale(baseline), middle))
     parts.append(draw_marker(style.marker, scale(value), middle, 3.6, f'fill="{style.color}"'))
-    opacity = ' opacity=".5"' if faint else ""
     return (
         f'<svg class="strip" viewBox="0 0 {STRIP_WIDTH} {STRIP_HEIGHT}" width="{STRIP_WIDTH}" '
-        f'height="{STRIP_HEIGHT}" aria-hidden="true"{opacity}>{"".join(parts)}</svg>'
+        f'height="{STRIP_HEIGHT}" aria-hidden="true">{"".join(parts)}</svg>'
     )
 
 

@@ -4,7 +4,14 @@ import math
 from collections.abc import Iterable, Sequence
 
 from lineage.analysis.decision import SystemCost
-from lineage.analysis.records import Comparison, Failure, Setting, SwapConsistency, System
+from lineage.analysis.records import (
+    MEAN_TOLERANCE,
+    Comparison,
+    Failure,
+    Setting,
+    SwapConsistency,
+    System,
+)
 from lineage.methods.registry import find_method_type
 from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, OUTSIDE_FAMILY, PUBLIC_FAMILY
 
@@ -161,10 +168,17 @@ def _as_percent(value: float) -> float:
 
 
 def format_difference(value: float) -> str:
-    """Format a difference in points with its sign."""
-    text = f"{_as_percent(value):+.1f}"
-    if text in ("+0.0", "-0.0"):
+    """Format a difference in points, or an end of its interval, with its sign: `−0.4`; `+0.02`.
+
+    What would be printed as zero without being zero has a digit more, and its sign in any case, so
+    that an interval tells on which side of zero it ends.
+    """
+    if abs(value) <= MEAN_TOLERANCE:
         return "0.0"
+    points = _as_percent(value)
+    text = f"{points:+.1f}"
+    if text in ("+0.0", "-0.0"):
+        text = f"{points:+.2f}"
     return text.replace("-", "−")
 
 
@@ -208,7 +222,7 @@ def note_these_labels(comparisons: Iterable[Comparison]) -> str:
         return ""
     return (
         f" With all labels, a verdict holds {THESE_LABELS}: seeds draw no others, with which it may "
-        "turn out differently."
+        "turn out otherwise."
     )
 
 

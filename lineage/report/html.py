@@ -58,7 +58,7 @@ def _switch_style(label_counts: Sequence[str]) -> str:
         return ""
     rules = [
         f"main:has(#labels-{one}:checked) "
-        f'[data-labels]:not([data-labels="{one}"], [data-labels="none"]) {{ display: none; }}'
+        f'[data-labels]:not([data-labels~="{one}"], [data-labels="none"]) {{ display: none; }}'
         for one in label_counts
     ]
     return f"@media screen {{ {' '.join(rules)} }}"
@@ -76,8 +76,12 @@ def _block_lines(block: Block) -> Iterator[str]:
             yield from _folded_lines(block)
         case Section():
             yield from _section_lines(block)
-        case Table():
+        case Table(labels=""):
             yield from _table_lines(block)
+        case Table():
+            yield f"<div{_attributes(data_labels=block.labels)}>"
+            yield from _table_lines(block)
+            yield "</div>"
         case Figures():
             yield from _figure_lines(block)
         case Paragraph():
@@ -92,6 +96,8 @@ def _block_lines(block: Block) -> Iterator[str]:
 
 def _section_lines(section: Section) -> Iterator[str]:
     css = f"{'split ' if section.aside else ''}{section.css}".strip()
+    if section.switch:  # outside the section, so that it stays in view on the whole page
+        yield _switch(section.switch)
     yield f"<section{_attributes(css, id=section.anchor, aria_label=section.label)}>"
     if section.aside:
         yield '<div class="side">'
@@ -101,8 +107,6 @@ def _section_lines(section: Section) -> Iterator[str]:
     if section.aside:
         yield from _lines(section.aside)
         yield "</div><div>"
-    if section.switch:
-        yield _switch(section.switch)
     yield from _lines(section.blocks)
     if section.aside:
         yield "</div>"
@@ -178,19 +182,13 @@ def _table_lines(table: Table) -> Iterator[str]:
         yield f'<h3 class="task">{escape(table.title)}{_small(table.subtitle)}</h3>'
     if table.lead:
         yield _paragraph(Paragraph(table.lead, "note"))
-    if table.option:
-        yield (
-            f'<label class="random-switch"><input type="checkbox"> {escape(table.option)}</label>'
-        )
     if table.has_filter:
         yield FILTER
     if table.columns:
         box = "box" if table.is_wide else "box fit"
         yield f'<div class="{box}" tabindex="0"><table{_attributes(table.css)}>'
         yield "<thead>"
-        for columns in (table.group_columns, table.columns):
-            if columns:
-                yield f"<tr>{''.join(_heading(as_column(one)) for one in columns)}</tr>"
+        yield f"<tr>{''.join(_heading(as_column(one)) for one in table.columns)}</tr>"
         yield "</thead>"
         yield "<tbody>"
         for row in table.rows:
@@ -201,7 +199,7 @@ def _table_lines(table: Table) -> Iterator[str]:
 
 
 def _heading(column: Column) -> str:
-    attributes = _attributes(column.css.replace("wrap", ""), colspan=_format_span(column.span))
+    attributes = _attributes(column.css.replace("wrap", ""))
     return f"<th{attributes}>{escape(column.name)}{column.svg}{_small(column.note, 'muted')}</th>"
 
 

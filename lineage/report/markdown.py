@@ -69,7 +69,8 @@ def _paragraph(paragraph: Paragraph) -> str:
     text = _escape_html(paragraph.text)
     if paragraph.has_markup:
         return text.replace("**", "*")
-    return f"**{text}**" if paragraph.css in ("strong", "worse") else text
+    is_bold = {"strong", "worse"} & set(paragraph.css.split())
+    return f"**{text}**" if is_bold else text
 
 
 def _table_texts(table: Table) -> Iterator[str]:

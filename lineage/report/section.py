@@ -90,7 +90,7 @@ class Row:
     cells: Cells
     css: str = ""
     title: str = ""
-    labels: str = ""  # the number of labels at which the section's switch shows it
+    labels: str = ""  # the numbers of labels at which the page's switch shows it
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,6 @@ class Column:
     note: str = ""  # in small type
     short: str = ""  # the heading in Markdown and in narrow windows, if it is another one
     svg: str = ""
-    span: int = 1
 
     @property
     def is_number(self) -> bool:
@@ -127,8 +126,7 @@ class Table:
     is_wide: bool = False  # as wide as the page
     has_row_names: bool = True
     has_filter: bool = False  # a field to search its rows
-    option: str = ""  # the text of a switch that shows its rows of the class "random"
-    group_columns: Columns = ()  # a line of headings above the columns
+    labels: str = ""  # as of a row
     only: Only = ""
 
 

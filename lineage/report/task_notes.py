@@ -144,16 +144,12 @@ def _data_notes(task: TaskSummary) -> list[str]:
     for split, stats in task.splits.items():
         if unusable := stats.dropped.get(UNUSABLE_ITEMS):
             notes.append(f"{unusable} {split} items were dropped: {DROP_REASONS[UNUSABLE_ITEMS]}.")
-    train = task.splits.get("train")
-    if train is not None and (omitted := train.dropped.get("limit")):
-        notes.append(
-            f"{omitted:,} more train items are there, left out by the limit in params.yaml."
-        )
     notes += _truncation_note(task)
     for name, text in DATA_NOTES.items():
         for split, stats in task.splits.items():
             if count := getattr(stats, name):
-                notes.append(text.format(count=count, items=stats.items, split=split))
+                items = f"{stats.items:,}"
+                notes.append(text.format(count=f"{count:,}", items=items, split=split))
     folds = task.cross_validation
     if folds and folds.missing_a_label:
         notes.append(

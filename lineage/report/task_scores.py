@@ -7,31 +7,10 @@ from functools import cached_property
 from lineage.analysis.cells import INIT_ORDER, split_test_set
 from lineage.analysis.decision import Decision
 from lineage.analysis.gains import Gain, list_gains
-from lineage.analysis.records import (
-    CHANCE_BASELINES,
-    Analysis,
-    Setting,
-    System,
-    SystemScore,
-)
+from lineage.analysis.records import Analysis, Setting, System, SystemScore
 from lineage.report.formatting import format_label_count, format_model, format_use
 from lineage.report.styles import loss_did_not_fall
 from lineage.tasks.base import load_kind
-
-
-@dataclass(frozen=True)
-class SystemLine:
-    """The scores of one system, by label count."""
-
-    scores: Mapping[str, SystemScore]
-
-    @property
-    def first(self) -> SystemScore:
-        return next(iter(self.scores.values()))
-
-    @property
-    def system(self) -> System:
-        return self.first.system
 
 
 @dataclass(frozen=True)
@@ -65,28 +44,14 @@ class TaskScores:
         """Return the label count with the most training items."""
         return [*self.train_examples][-1]
 
-    @cached_property
-    def lines(self) -> list[SystemLine]:
-        """Return the systems: those with the most labels first, and the best of them first."""
-        by_system: dict[tuple[str, ...], dict[str, SystemScore]] = {}
-        for one in self.scores:
-            system = one.system
-            key = (*system.line_key, system.features, system.recipe)
-            by_system.setdefault(key, {})[one.label_count] = one
-        return [SystemLine(own) for own in sorted(by_system.values(), key=self._line_order)]
+    def list_scores(self, label_count: str) -> list[SystemScore]:
+        """Return the scores at one label count, the highest first; systems without one come last."""
+        own = [one for one in self.scores if one.label_count == label_count]
+        return sorted(own, key=self._score_order)
 
-    def _line_order(self, own: Mapping[str, SystemScore]) -> tuple[bool, int, float, int, int]:
-        """Sort by the most labels that a system was run with, and then by its score with them.
-
-        What reads no item comes last.
-        """
-        label_counts = [*reversed(self.train_examples)]
-        most = next(place for place, count in enumerate(label_counts) if count in own)
-        score = own[label_counts[most]]
+    def _score_order(self, score: SystemScore) -> tuple[bool, float, int, int]:
         place = self.analysis.place_of_model(score.system.model)
-        mean = score.mean if score.mean is not None else -2.0
-        is_chance = score.system.model in CHANCE_BASELINES
-        return is_chance, most, -mean, place, INIT_ORDER.index(score.system.init)
+        return score.mean is None, -(score.mean or 0.0), place, INIT_ORDER.index(score.system.init)
 
     def format_labels(self, label_count: str) -> str:
         """Name a label count: `all 600 labels`."""

@@ -68,8 +68,12 @@ def _build_table(
         for count in task.train_examples:
             title = f"{task.task}{unit}\n{task.format_labels(count)}"
             table.add_column(title, justify="right", overflow="fold")
-            own = [line.scores[count] for line in task.lines if count in line.scores]
-            columns.append({format_system(one.system): _format_mean(task, one) for one in own})
+            columns.append(
+                {
+                    format_system(one.system): _format_mean(task, one)
+                    for one in task.list_scores(count)
+                }
+            )
     for name in names:
         texts = [_make_plain(column.get(name, ""), console) for column in columns]
         if any(texts):

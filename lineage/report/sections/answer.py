@@ -26,7 +26,7 @@ def build(report: ReportData) -> Section:
     blocks = [Paragraph(describe_study(report), "runs"), *_list_untried(report, [*titles])]
     blocks.append(Paragraph(describe_runs(analysis), "muted runs"))
     if warning := summarize_ngram_comparisons(analysis.ngram_comparisons):
-        blocks.append(Paragraph(warning, "worse"))
+        blocks.append(Paragraph(warning, "worse runs"))
     if any(one.status == "failed" for one in analysis.failures):
         text = "Some results failed; the reasons are [below](#failed)."
         blocks.append(Paragraph(text, "worse", has_markup=True, only="html"))

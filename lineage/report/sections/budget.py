@@ -7,9 +7,8 @@ from lineage.report.formatting import format_epochs, format_seconds, format_si
 from lineage.report.section import Cells, Columns, ReportData, Section, Table, numbers
 from lineage.report.styles import format_unmatched_reason
 
+AMOUNTS = ("text", "epochs")
 MEASURES = (
-    "text",
-    "epochs",
     "tokens",
     "body parameters",
     "all parameters",
@@ -20,18 +19,28 @@ MEASURES = (
 
 
 def build(report: ReportData) -> Section:
-    """Return a line for each model."""
-    rows = [_budget_row(report.analysis, one) for one in report.analysis.budget]
-    columns: Columns = ["model", *numbers(*MEASURES)]
-    table = Table(columns, rows, note=_describe_budget(report), is_wide=True)
+    """Return a line for each model; what all have read alike is a sentence, and no column."""
+    budget = report.analysis.budget
+    amounts = {_format_amounts(one) for one in budget}
+    is_alike = len(amounts) == 1
+    rows = [_budget_row(report.analysis, one, has_amounts=not is_alike) for one in budget]
+    columns: Columns = ["model", *numbers(*([] if is_alike else AMOUNTS), *MEASURES)]
+    note = _describe_budget(report)
+    if is_alike:
+        ((text, epochs),) = amounts
+        note = f"Each has read {text} of text, {epochs} epochs. {note}"
+    table = Table(columns, rows, note=note, is_wide=True)
     return Section("Budget and cost", [table], anchor="budget", link="Budget", is_folded=True)
 
 
-def _budget_row(analysis: Analysis, budget: PretrainingBudget) -> Cells:
+def _format_amounts(budget: PretrainingBudget) -> tuple[str, str]:
+    return format_si(budget.text_bytes, "B"), format_epochs(budget.epochs)
+
+
+def _budget_row(analysis: Analysis, budget: PretrainingBudget, *, has_amounts: bool) -> Cells:
     return [
         model_cell(analysis, budget.model, format_unmatched_reason(analysis, budget.model)),
-        format_si(budget.text_bytes, "B"),
-        format_epochs(budget.epochs),
+        *(_format_amounts(budget) if has_amounts else []),
         format_si(budget.tokens),
         format_si(budget.body_parameters),
         format_si(budget.total_parameters),

@@ -1,6 +1,6 @@
 """What the papers claim, and what this study says of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lineage.analysis.records import ClaimFinding, Comparison, group_by
 from lineage.analysis.statistics import MIN_SEEDS
@@ -32,14 +32,14 @@ COLUMNS: Columns = (
     Column("verdict", short="verdict"),
 )
 NOTE = (
-    "Each claim of a paper, with the comparisons of this study that could show it; all of one claim "
-    "have one correction (Holm), so a gain that is shown above may not be shown here. Supported: "
-    "shown in at least half of them, and the opposite in none; in part: in fewer, but at least one; "
-    "mixed: it and its opposite; contradicted: only the opposite; not shown: neither. Could have "
-    "found: the smallest difference in points that half of the comparisons would have shown in 80 of "
-    "100 studies. Models that are not shown to have learned more than 5-grams are not counted, but "
-    "for today's recipe, where what is learned is the question. Data, sizes and budgets differ from "
-    "the papers'."
+    "Each claim of a paper, with the comparisons that could show it, at every number of labels that "
+    "was run; all of one claim have one correction (Holm), so a gain that is shown above may not be "
+    "shown here. Supported: shown in at least half of them, and the opposite in none; in part: in "
+    "fewer, but at least one; mixed: it and its opposite; contradicted: only the opposite; not "
+    "shown: neither. Could have found: the smallest difference in points that half of the "
+    "comparisons would have shown in 80 of 100 studies. Models that are not shown to have learned "
+    "more than 5-grams count for today's recipe alone. Data, sizes and budgets differ from the "
+    "papers'."
 )
 VERDICT_STYLES = {"supported": "better", "supported in part": "better", "contradicted": "worse"}
 FEW_PRETRAININGS = (
@@ -86,17 +86,23 @@ def describe_evidence(finding: ClaimFinding) -> str:
     parts = [f"{_name_models(comparisons)}shown in {finding.num_for} of {total}"]
     by_task = group_by(comparisons, lambda one: one.task)
     if finding.num_for and len(by_task) > 1:
-        counts = [
-            f"{task} {sum(one.verdict == 'better' for one in own)} of {len(own)}"
-            for task, own in by_task.items()
-        ]
-        parts[0] += f" ({', '.join(counts)})"
+        parts[0] += f" ({_count_by_task(by_task)})"
     elif len(by_task) == 1:
         parts[0] += f" ({comparisons[0].task})"
     if finding.num_against:
         parts.append(f"the opposite in {finding.num_against}")
     parts.append(_describe_range(comparisons))
     return ", ".join(parts)
+
+
+def _count_by_task(by_task: Mapping[str, Sequence[Comparison]]) -> str:
+    """Count what is shown on each task: `sense 3 of 3, mood 0 of 1`; `of 3 each: sense 3, mood 0`."""
+    counts = {task: sum(one.verdict == "better" for one in own) for task, own in by_task.items()}
+    totals = {len(own) for own in by_task.values()}
+    if len(totals) == 1:
+        listed = ", ".join(f"{task} {count}" for task, count in counts.items())
+        return f"of {totals.pop()} each: {listed}"
+    return ", ".join(f"{task} {count} of {len(by_task[task])}" for task, count in counts.items())
 
 
 def _name_models(comparisons: Sequence[Comparison]) -> str:

@@ -4,20 +4,20 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lineage.analysis.crossover import find_crossover
 from lineage.analysis.records import Analysis, Comparison, group_by
-from lineage.report.cells import verdict_cell
+from lineage.report.cells import difference_cell
 from lineage.report.formatting import (
+    css_class,
     format_label_count,
     format_system,
+    format_verdict,
     join_with_and,
-    note_these_labels,
 )
-from lineage.report.section import Cells, Paragraph, ReportData, Section, Table
+from lineage.report.section import Cell, Cells, Paragraph, ReportData, Section, Table
 
 NOTE = (
-    "Systems that are shown to be better than TF-IDF with logistic regression on the same labels, "
-    "by their differences in points, which count seeds and subsets of labels too. The crossover "
-    "point is the smallest number of labels from which on a system is better at every number that "
-    "was tried."
+    "Systems that are shown to be better than TF-IDF on the same labels: differences in points, for "
+    "other seeds and subsets of labels too. The crossover point is the number of labels from which "
+    "on a system is better at every number that was tried."
 )
 
 
@@ -26,7 +26,7 @@ def build(report: ReportData) -> Section | None:
     tables = build_tables(report.analysis)
     if not tables:
         return None
-    note = Paragraph(_note(report.analysis))
+    note = Paragraph(NOTE)
     return Section("Crossover points with TF-IDF", [note, *tables], only="markdown")
 
 
@@ -35,13 +35,8 @@ def fold_crossovers(analysis: Analysis) -> Iterator[Section]:
     tables = build_tables(analysis)
     if tables:
         title = "Tests against TF-IDF at each number of labels"
-        note = Paragraph(_note(analysis), "note")
+        note = Paragraph(NOTE, "note")
         yield Section(title, [note, *tables], is_folded=True, only="html")
-
-
-def _note(analysis: Analysis) -> str:
-    tests = (one for one in analysis.comparisons if one.comparison_type == "tfidf")
-    return NOTE + note_these_labels(tests)
 
 
 def build_tables(analysis: Analysis) -> list[Table]:
@@ -79,7 +74,7 @@ def build_tables(analysis: Analysis) -> list[Table]:
 def _system_row(comparisons: Sequence[Comparison], train_examples: Mapping[str, int]) -> Cells:
     """Return the tests of a system; `train_examples` has those of each label count, ascending."""
     by_count = {one.label_count: one for one in comparisons}
-    cells = [verdict_cell(by_count[one]) if one in by_count else "" for one in train_examples]
+    cells = [_difference_cell(by_count[one]) if one in by_count else "" for one in train_examples]
     is_better = [
         (count, by_count[label_count].verdict == "better")
         for label_count, count in train_examples.items()
@@ -89,20 +84,25 @@ def _system_row(comparisons: Sequence[Comparison], train_examples: Mapping[str, 
     return [format_system(comparisons[0].first), point, *cells]
 
 
+def _difference_cell(comparison: Comparison) -> Cell:
+    verdict = format_verdict(comparison)
+    return difference_cell(comparison, note=verdict, css=css_class(verdict))
+
+
 def _format_crossover(is_better: Sequence[tuple[int, bool]], *, largest: int) -> str:
-    """Name the crossover point: `from 100 labels`; `at 30 labels, but not at more`.
+    """Name the crossover point: `from 100 labels`; `only at 30 labels`.
 
     `largest` is the largest number of labels of the task.
     """
     crossover = find_crossover(is_better)
     if crossover is None:
         better_at = [str(count) for count, better in is_better if better]
-        return f"at {join_with_and(better_at)} labels, but not at more"
+        return f"only at {join_with_and(better_at)} labels"
     largest_compared, _ = is_better[-1]
     compared_everywhere = largest_compared == largest
     if crossover == largest_compared:
-        word = "number" if compared_everywhere else "number compared"
+        word = "number" if compared_everywhere else "tried"
         return f"at {crossover} labels, the largest {word}"
     if compared_everywhere:
         return f"from {crossover} labels"
-    return f"from {crossover} to {largest_compared} labels, the largest number compared"
+    return f"from {crossover} to {largest_compared} labels, the largest tried"

@@ -14,7 +14,6 @@ from lineage.data.dataset_stats import SplitStats
 from lineage.report.formatting import (
     INIT_NAMES,
     NO_VALUE,
-    format_kind,
     format_label_count,
     format_model,
     format_percent,
@@ -38,6 +37,7 @@ from lineage.report.task_notes import DROP_REASONS, format_folds
 
 LONG_TEXT = 12  # characters, from which on a cell is wrapped
 LONG_NUMBER = 8
+GIVEN = "given"
 
 
 def build(report: ReportData) -> Section:
@@ -57,22 +57,24 @@ def build_data_table(analysis: Analysis) -> Table:
     """Return a line for each task and extra test set."""
     has_unlabelled = any("unlabelled" in task.splits for task in analysis.tasks)
     splits = [name for name in SPLITS if has_unlabelled or name != "unlabelled"]
+    has_sources = any(_name_test_set(analysis, task) != GIVEN for task in analysis.tasks)
     columns: Columns = [
         "task",
-        "kind",
         "metric",
         *numbers(*splits),
-        "test set",
+        *(["test set"] if has_sources else []),
         Column("max length", "wrap"),
         Column("dropped", "wrap"),
         "duplicates in train",
         Column("contaminated", "wrap"),
     ]
-    rows = [_data_row(analysis, task, splits) for task in analysis.tasks]
+    rows = [_data_row(analysis, task, splits, has_sources=has_sources) for task in analysis.tasks]
     return Table(columns, rows, note=_describe_table(analysis), css="how", is_wide=True)
 
 
-def _data_row(analysis: Analysis, task: TaskSummary, splits: Iterable[str]) -> Cells:
+def _data_row(
+    analysis: Analysis, task: TaskSummary, splits: Iterable[str], *, has_sources: bool
+) -> Cells:
     scored = [one for one in analysis.scores_of_task(task.task) if one.mean is not None]
     folds = format_folds(analysis, task.task)
     counts = _count_items(task, has_folds=bool(folds))
@@ -82,10 +84,9 @@ def _data_row(analysis: Analysis, task: TaskSummary, splits: Iterable[str]) -> C
         cells["validation"] = Cell(validation, css="wrap")
     return [
         task.task,
-        format_kind(task.kind),
         metric_heading(scored[0].metric) if scored else NO_VALUE,
         *(cells[name] for name in splits),
-        _wrap_if_long(folds or _test_set_source(analysis, task)),
+        *([_wrap_if_long(_name_test_set(analysis, task))] if has_sources else []),
         _format_truncation(task),
         _format_dropped(task),
         _wrap_if_long(format_duplicates(task.splits)),
@@ -114,8 +115,8 @@ def _describe_table(analysis: Analysis) -> str:
     if analysis.public_models:
         public = "; what public checkpoints have read is unknown"
     return (
-        "Items used, the same for every model. Max length: longer texts are truncated; counts are "
-        "of such items. Duplicates in train: items whose text also occurs in train. Contaminated: "
+        "Items used, the same for every model. Max length: longer texts are truncated, and "
+        "counted. Duplicates: items whose text also occurs in train. Contaminated: "
         f"{analysis.split} items that share {format_overlap_length(analysis.tasks)} in a row with "
         f"text that models have read, or all of a shorter item{public}. They are scored all the "
         "same."
@@ -150,14 +151,17 @@ def _clean_score_table(scores: CleanScores) -> Table:
     )
 
 
-def _test_set_source(analysis: Analysis, task: TaskSummary) -> str:
+def _name_test_set(analysis: Analysis, task: TaskSummary) -> str:
+    """Name the folds of a task, or where its test set is from."""
+    if folds := format_folds(analysis, task.task):
+        return folds
     for one in analysis.published_benchmarks:
         if one.task == task.task and one.official_split:
             return f"{one.benchmark}'s own"
     _, extra_test_set = split_test_set(task.task)
     if extra_test_set:
         return "extra"
-    return "generated" if task.generated else "given"
+    return "generated" if task.generated else GIVEN
 
 
 def format_duplicates(splits: Mapping[str, SplitStats]) -> str:
@@ -180,17 +184,16 @@ def _format_truncation(task: TaskSummary) -> str:
 
 
 def _format_dropped(task: TaskSummary) -> str:
-    """Count dropped items: `train: 4,000 left out by the limit, 3 blank`."""
+    """Count dropped items: `left out by the limit: 4,000 of train; blank: 3 of train, 1 of test`."""
     parts = []
-    for split in SPLITS:
-        stats = task.splits.get(split)
-        if stats and stats.dropped:
-            counts = [
-                f"{stats.dropped[r]:,} {name}"
-                for r, name in DROP_REASONS.items()
-                if r in stats.dropped
-            ]
-            parts.append(f"{split}: {', '.join(counts)}")
+    for reason, name in DROP_REASONS.items():
+        counts = [
+            f"{task.splits[split].dropped[reason]:,} of {split}"
+            for split in SPLITS
+            if split in task.splits and reason in task.splits[split].dropped
+        ]
+        if counts:
+            parts.append(f"{name}: {', '.join(counts)}")
     return "; ".join(parts) or "none"
 
 

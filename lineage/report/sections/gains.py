@@ -95,26 +95,19 @@ def _describe_marks(
     if is_first:
         if any(len(effect.gains) > 1 for effect in effects):
             yield (
-                "A mark is the mean over the tasks of a kind, at the most labels of the method; a "
-                "small dot is one task. With three or more tasks, the line is the 95 % interval of "
-                "the mean; with two there is none."
+                "A mark is the mean over the tasks of a kind, a small dot one task. A line is the "
+                "95 % interval; the mean of two tasks has none."
             )
         else:
-            yield ("A mark is the gain at the most labels of the method, a line its 95 % interval.")
+            yield "A mark is the gain, a line its 95 % interval."
         num_pretrainings = len(analysis.grid.pretrain_seeds)
         if num_pretrainings < 3:
-            runs = "was one pretraining run"
-            if num_pretrainings != 1:
-                runs = "were two pretraining runs"
-            yield (
-                f"There {runs} of each model, so this is about these runs, and not about "
-                "pretraining in general."
-            )
+            runs = "One pretraining run" if num_pretrainings == 1 else "Two pretraining runs"
+            yield f"{runs} of each model: this is not about pretraining in general."
     if any(gain.baseline_near_chance for effect in effects for gain in effect.gains):
         yield (
-            "°: a gain over a baseline that is not shown to be above chance, or hardly is. The "
-            "baseline has learned next to nothing, so the gain does not say what pretraining is "
-            "worth where it can learn."
+            "°: the baseline is not shown to be above chance, or hardly is, so the gain does not "
+            "say what pretraining is worth where it can learn."
         )
 
 
@@ -135,14 +128,13 @@ def _list_details(report: ReportData, summary: GainSummary, *, is_first: bool) -
 
 def _explain_marks(report: ReportData) -> str:
     return (
-        "Points at the largest label count of each task. ▲ better, ▼ worse, = equivalent (within "
-        f"±{report.margin} points, or with identical predictions), ? too few seeds to tell; in "
-        "brackets: neither is significantly above chance, or fine-tuning did not converge, so "
-        "their difference says nothing; °: "
-        "better than a baseline that is not shown to be above chance, or has less than a tenth of "
-        "the other's lead over chance; ‡: not shown to have learned more than 5-grams. Each verdict holds within its own setting and method, not "
-        "for all of these at once: a few of many are chance. The tables of the tasks have the "
-        "intervals."
+        "Points with the most labels of each task and method. ▲ better, ▼ worse, = equivalent "
+        f"(within ±{report.margin} points) or identical, ? too few seeds to tell; in brackets: "
+        "neither is shown to be above chance, or fine-tuning did not converge, so the difference "
+        "says nothing; °: the baseline is not shown to be above chance, or has less than a tenth of "
+        "the other's lead over it; ‡: not shown to have learned more than 5-grams. Each verdict "
+        "holds within its own setting and method: a few of many are chance. The tables of the "
+        "tasks have the intervals."
     )
 
 

@@ -1,6 +1,6 @@
 """Scores in each group of a task's items."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from lineage.analysis.records import Analysis, GroupScore, GroupScores
@@ -10,13 +10,17 @@ from lineage.report.formatting import (
     format_system,
     metric_heading,
 )
-from lineage.report.section import Cell, Paragraph, Piece, ReportData, Rows, Section, Table, numbers
+from lineage.report.section import Cell, Columns, Piece, ReportData, Rows, Section, Table, numbers
 
 MAX_OPEN_GROUPS = 6  # a longer table is folded
+MAX_GROUPS_OF_ALL = 20  # more are shown for two systems only
 NOTE = (
-    "The best system of each model, TF-IDF, and a baseline that does better, in each group of "
-    "items: means over seeds, the best in bold. Groups are small and have no intervals, so read "
-    "the lines together."
+    "{systems}, in each group of items: means over seeds, the best in bold.{items} Groups are small "
+    "and have no intervals, so read the lines together."
+)
+ALL_SYSTEMS = "The best system of each model, TF-IDF, and a baseline that does better"
+TWO_SYSTEMS = (
+    "The highest score and the best that only counts (other systems are in comparison.json)"
 )
 
 
@@ -26,9 +30,7 @@ def build(report: ReportData) -> Section | None:
     for one in report.analysis.group_scores:
         subtitle = f"{_format_labels(one)}, {metric_heading(one.metric)}"
         tables.append(replace(build_group_table(one), title=one.task, subtitle=subtitle))
-    if not tables:
-        return None
-    return Section("Scores by group", [Paragraph(NOTE, "note"), *tables], only="markdown")
+    return Section("Scores by group", tables, only="markdown") if tables else None
 
 
 def fold_group_scores(analysis: Analysis, task: str) -> Iterator[Section]:
@@ -37,7 +39,7 @@ def fold_group_scores(analysis: Analysis, task: str) -> Iterator[Section]:
         if one.task == task:
             yield Section(
                 f"Scores by group, {_format_labels(one)}",
-                [Paragraph(NOTE, "note"), build_group_table(one)],
+                [build_group_table(one)],
                 is_folded=True,
                 is_open=len(one.groups) <= MAX_OPEN_GROUPS,
                 only="html",
@@ -49,17 +51,39 @@ def _format_labels(scores: GroupScores) -> str:
 
 
 def build_group_table(scores: GroupScores) -> Table:
-    """Return a line for each group."""
-    systems = [format_system(system) for system in scores.systems]
-    rows: Rows = [[one.group, str(one.num_examples), *_list_cells(one)] for one in scores.groups]
-    return Table(["group", *numbers("items", *systems)], rows)
+    """Return a line for each group, with its number of items unless all have as many."""
+    places = _choose_systems(scores)
+    has_all = len(places) == len(scores.systems)
+    sizes = {one.num_examples for one in scores.groups}
+    is_even = len(sizes) == 1
+    names = [format_system(scores.systems[place]) for place in places]
+    rows: Rows = [
+        [one.group, *([] if is_even else [str(one.num_examples)]), *_list_cells(one, places)]
+        for one in scores.groups
+    ]
+    columns: Columns = ["group", *numbers(*([] if is_even else ["items"]), *names)]
+    note = NOTE.format(
+        systems=ALL_SYSTEMS if has_all else TWO_SYSTEMS,
+        items=f" Each has {sizes.pop()} items." if is_even else "",
+    )
+    return Table(columns, rows, note=note)
 
 
-def _list_cells(group: GroupScore) -> list[Cell]:
+def _choose_systems(scores: GroupScores) -> list[int]:
+    """Return the places of the systems to show: of many groups, the best and what only counts."""
+    places = [*range(len(scores.systems))]
+    counting = [place for place in places if scores.systems[place].init == "none"]
+    if len(scores.groups) <= MAX_GROUPS_OF_ALL or not counting:
+        return places
+    return sorted({0, counting[0]})
+
+
+def _list_cells(group: GroupScore, places: Sequence[int]) -> list[Cell]:
     """Format the scores of a group, and mark the best one if it is alone as shown."""
-    texts = [format_percent(value) for value in group.values]
-    known = [value for value in group.values if value is not None]
+    values = [group.values[place] for place in places]
+    texts = [format_percent(value) for value in values]
+    known = [value for value in values if value is not None]
     best = None
     if len(known) > 1 and texts.count(format_percent(max(known))) == 1:
-        best = group.values.index(max(known))
+        best = values.index(max(known))
     return [Cell(more=[Piece(text, is_strong=place == best)]) for place, text in enumerate(texts)]

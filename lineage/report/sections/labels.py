@@ -28,10 +28,7 @@ def build(report: ReportData) -> Section | None:
     if not panels:
         return None
     figures = Figures(panels, choose_layout(len(panels)), file="label-curves")
-    reading = Paragraph(
-        "Read off the mean scores; the tests are below.",
-        only="markdown",
-    )
+    reading = Paragraph("Read off the mean scores; the tests are below.", only="markdown")
     has_sentences = any(panel.caption for panel in panels)
     return Section(
         "How many labels does it take?",
@@ -44,15 +41,14 @@ def build(report: ReportData) -> Section | None:
 
 def _describe_panels(report: ReportData) -> tuple[Paragraph, ...]:
     text = (
-        "The score of one system of each model over the number of labels. It is one that was run "
-        "with the most numbers of labels: the best on validation if that one was, or else the "
-        "highest at its end. Systems to use are always shown."
+        "One system of each model, of those with the most numbers of labels: the best on "
+        "validation if it is one, or else the highest at its end. Systems to use are always shown."
     )
     tasks = build_label_curves(report.analysis)
     if any(build_outside_curves(report.analysis, task) for task in tasks):
         text += " A dashed level line is an outside system; sentences are about the others."
-    note = "Sentences are read off the mean scores; the table has the tests."
-    return (Paragraph(text, only="html"), Paragraph(note, "note", only="html"))
+    text += " Sentences are read off the mean scores; the tests are below."
+    return (Paragraph(text, "note", only="html"),)
 
 
 def build_label_panels(analysis: Analysis, decisions: Sequence[Decision]) -> list[Figure]:

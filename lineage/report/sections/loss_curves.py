@@ -14,9 +14,9 @@ def build(report: ReportData) -> Section | None:
     if not drawn:
         return None
     text = (
-        "Each kind of loss has its own chart, since they count different things: a masked model "
-        "sees both sides of what it predicts. With a word vocabulary, all unknown words count as "
-        "one, so its bits per byte are too low to compare."
+        "Losses of different kinds cannot be compared: a masked model sees both sides of what it "
+        "predicts. With a word vocabulary, all unknown words count as one, so its bits per byte "
+        "are too low to compare."
     )
     if any(curve.metric == "masked_nats" for curve in report.analysis.curves):
         text += (

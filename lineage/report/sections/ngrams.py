@@ -17,15 +17,14 @@ from lineage.report.section import (
     small,
 )
 
-UNITS = {"next tokens": "byte", "masked tokens": "masked token"}
 MASKED_TOKENS = (
     "A masked model predicts masked tokens (bits per masked token), and so do two 5-gram models, "
-    "one on each side: their probabilities are multiplied, and divided by the frequency of the "
-    "token. The column beside them has the frequencies alone."
+    "one on each side: their probabilities are multiplied, and divided by the token's frequency, "
+    "which stands beside them alone."
 )
 WITH_INTERVALS = (
-    "A difference below zero means that the model predicts better. Its 95 % interval is over blocks "
-    "of text, for these pretrainings."
+    "Below zero, the model predicts better. Its 95 % interval is over blocks of text, for these "
+    "pretrainings."
 )
 WITHOUT_INTERVALS = (
     "The text is that of each model's last validation, which is too short for an interval."
@@ -38,7 +37,7 @@ def build(report: ReportData) -> Section | None:
     comparisons = analysis.ngram_comparisons
     if not comparisons:
         return None
-    texts = [Paragraph(text, "worse") for text in describe_ngram_comparisons(comparisons)]
+    texts = []  # the head of the page names the models that have learned less
     if weak := describe_weak_pairs(comparisons):
         texts.append(Paragraph(weak))
     table = Table(
@@ -130,48 +129,6 @@ def format_minimal_pairs(comparison: NgramComparison) -> str:
     return "; ".join(parts) or NO_VALUE
 
 
-def describe_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> list[str]:
-    """Tell which pretrained models are not shown to have learned more than a 5-gram model."""
-    findings = []
-    for one in comparisons:
-        if not one.learned_less:
-            continue
-        name = format_model(one.model)
-        sentences = [f"{name} {_describe_finding(one)}"]
-        if one.difference is not None:
-            sentences.append(_describe_bits(one))
-        if one.is_never_better:
-            tasks = join_with_and(one.not_better_tasks)
-            sentences.append(f"On {tasks} it is not significantly better.")
-        sentences.append(f"No conclusion about pretraining {name} follows from this study.")
-        findings.append(" ".join(sentences))
-    return findings
-
-
-def _describe_finding(comparison: NgramComparison) -> str:
-    """Tell what is shown of a model; without an interval less is said."""
-    if not comparison.has_interval:
-        return "is not shown to have learned more than a 5-gram model of the same text."
-    text = "masked tokens of held-out text"
-    if comparison.predicted == "next tokens":
-        text = "held-out text"
-    if comparison.verdict == "worse":
-        return f"predicts {text} worse than a 5-gram model of the same text."
-    return f"is not shown to predict {text} better than a 5-gram model of the same text."
-
-
-def _describe_bits(comparison: NgramComparison) -> str:
-    """Tell the values, with the interval of their difference if there is one."""
-    sentence = (
-        f"It needs {format_bits(comparison.bits)} bits per {UNITS[comparison.predicted]} of "
-        f"held-out text, the 5-gram model {format_bits(comparison.ngram_bits)}"
-    )
-    if comparison.low is not None and comparison.high is not None:
-        interval = _format_interval(comparison.low, comparison.high)
-        sentence += f" (difference {interval})"
-    return f"{sentence}."
-
-
 def describe_weak_pairs(comparisons: Sequence[NgramComparison]) -> str:
     """Name the models that read better than a 5-gram model, but judge no pairs better.
 
@@ -200,9 +157,9 @@ def describe_ngram_models(analysis: Analysis) -> str:
     comparisons = analysis.ngram_comparisons
     counting = (
         "A 5-gram model (interpolated modified Kneser-Ney) is counted on "
-        f"{format_si(own.train_bytes, 'B')} of the text that the models read. It reads each "
-        "model's tokens, the unknown one included, and predicts the same held-out text: the next "
-        "tokens (bits per byte), forward where a model reads both ways."
+        f"{format_si(own.train_bytes, 'B')} of the models' text, in each model's tokens, and "
+        "predicts the same held-out text: the next tokens (bits per byte), forward where a model "
+        "reads both ways."
     )
     sentences = [counting]
     if _has_frequencies(comparisons):
@@ -221,5 +178,5 @@ def describe_ngram_models(analysis: Analysis) -> str:
         f"{own.bits_per_byte:.3f} bits per byte of all held-out text."
     )
     if any(score.system.model == "kneser_ney" for score in analysis.scores):
-        sentences.append("That one is in the tables of minimal pairs.")
+        sentences.append("That one answers minimal pairs.")
     return " ".join(sentences)

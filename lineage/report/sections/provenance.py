@@ -1,23 +1,23 @@
 """Where the numbers come from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from lineage.analysis.records import group_by
 from lineage.report.formatting import format_seconds, format_si
 from lineage.report.provenance import StageProvenance
 from lineage.report.section import (
     Block,
-    Cell,
     Cells,
     Columns,
     Facts,
-    Piece,
     ReportData,
     Section,
     Table,
     numbers,
 )
 
-COLUMNS: Columns = ("stage", "inputs and outputs, sha256", *numbers("time", "peak memory"))
+COLUMNS: Columns = ("stages", *numbers("count", "time", "peak memory"))
+NOTE = "Times are added up. The digest of each stage is in comparison.json, under provenance."
 
 
 def build(report: ReportData) -> Section | None:
@@ -32,19 +32,26 @@ def build(report: ReportData) -> Section | None:
 
 
 def _build_stage_table(stages: Sequence[StageProvenance]) -> Table:
-    """Return a line for each stage, with its machine if there were several."""
-    columns = [*COLUMNS]
-    rows = [_stage_row(stage) for stage in stages]
-    if len({(stage.host, stage.device) for stage in stages}) > 1:
-        columns += ["host", "device"]
-        rows = [[*row, one.host, one.device] for row, one in zip(rows, stages, strict=True)]
-    return Table(columns, rows, is_wide=True, has_row_names=False, only="html")
+    """Return a line for the stages of each name, with their machines if there were several."""
+    has_machines = len({(stage.host, stage.device) for stage in stages}) > 1
+    rows: list[Cells] = []
+    for name, own in group_by(stages, lambda stage: stage.stage.partition("@")[0]).items():
+        machines = [_join_names(one.host for one in own), _join_names(one.device for one in own)]
+        rows.append([*_stage_cells(name, own), *(machines if has_machines else [])])
+    columns = [*COLUMNS, *(["host", "device"] if has_machines else [])]
+    return Table(columns, rows, note=NOTE, only="html")
 
 
-def _stage_row(stage: StageProvenance) -> Cells:
+def _stage_cells(name: str, stages: Sequence[StageProvenance]) -> Cells:
+    seconds = [one.seconds for one in stages if one.seconds is not None]
+    memory = [one.peak_memory_bytes for one in stages if one.peak_memory_bytes is not None]
     return [
-        stage.stage,
-        Cell(more=[Piece(stage.digest[:16], is_code=True)]),
-        format_seconds(stage.seconds),
-        format_si(stage.peak_memory_bytes, "B"),
+        name,
+        str(len(stages)),
+        format_seconds(sum(seconds) if seconds else None),
+        format_si(max(memory, default=None), "B"),
     ]
+
+
+def _join_names(names: Iterable[str]) -> str:
+    return ", ".join(sorted(set(names) - {""}))

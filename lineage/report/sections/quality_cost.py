@@ -37,12 +37,12 @@ def build(report: ReportData) -> Section | None:
         return None
     devices = describe_devices(report.costs)
     text = (
-        "The score of each model's best system by validation with the most labels, over the time to "
-        "pretrain, adapt and train it here (on a logarithmic scale). The line joins the systems "
-        "that no cheaper one beats; their names are bold. Sentences are read off the mean scores. "
+        "Each model's best system by validation, over the time to pretrain, adapt and train it "
+        "here. The line joins those that no cheaper one beats; their names are bold. Sentences are "
+        "read off the mean scores. "
         f"{devices}"
     )
-    short = f"With the most labels, the time to pretrain, adapt and train once. {devices}"
+    short = f"The time to pretrain, adapt and train once. {devices}"
     prices = describe_prices(report.analysis)
     return Section(
         "What quality costs",
@@ -82,15 +82,23 @@ def build_cost_panels(
             pareto_front(timed),
             margin=analysis.equivalence_margin,
             use=None if decision is None else decision.use,
+            train_examples=ranking.train_examples,
         )
         panel = _draw_cost_panel(analysis, ranking, timed, size)
         found.append(Figure(panel, sentence, ranking.task))
     return found
 
 
-def describe_front(front: Sequence[Choice], *, margin: float, use: Choice | None = None) -> str:
+def describe_front(
+    front: Sequence[Choice],
+    *,
+    margin: float,
+    use: Choice | None = None,
+    train_examples: int = 0,
+) -> str:
     """Tell what more time buys: `TF-IDF is the cheapest; ELMo takes 107 s for +19.8 points.`
 
+    With the number of labels if there are any: `With 100 labels, TF-IDF is the cheapest`.
     Steps of less than `margin` are left out. The system to `use` is named in any case.
     """
     last = front[0]
@@ -102,7 +110,8 @@ def describe_front(front: Sequence[Choice], *, margin: float, use: Choice | None
             points = format_difference(printed_gap(one.standing.mean, last.standing.mean))
             steps.append(f"{name} takes {format_build_time(one.cost)} for {points} points")
             last = one
-    cheapest = f"{format_model(front[0].standing.system.model)} is the cheapest"
+    labels = f"With {train_examples:,} labels, " if train_examples else ""
+    cheapest = f"{labels}{format_model(front[0].standing.system.model)} is the cheapest"
     if len(front) == 1:
         text = f"{cheapest}, and no other scores higher."
     elif not steps:

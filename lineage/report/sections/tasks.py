@@ -5,27 +5,24 @@ from collections.abc import Iterator, Sequence
 
 from lineage.analysis.cells import split_test_set
 from lineage.analysis.convergence import FinetuneCurve
-from lineage.analysis.decision import Decision
 from lineage.analysis.gains import Gain
 from lineage.analysis.records import Analysis, SeedProblem, SystemScore
 from lineage.analysis.settings import SILENT_OUTCOMES, chance_level, find_random_score
 from lineage.config.data import extra_test_task
 from lineage.report import charts, figures
 from lineage.report.answers import list_answer_figures
-from lineage.report.decisions import describe_decision, find_largest_decisions, name_labels
+from lineage.report.cells import difference_cell
+from lineage.report.decisions import find_largest_decisions
 from lineage.report.figures import LinearScale, LineSeries
 from lineage.report.formatting import (
-    NO_VALUE,
     css_class,
     format_comparison,
-    format_difference,
     format_kind,
     format_model,
     format_percent,
     format_verdict,
     metric_heading,
     metric_unit,
-    note_these_labels,
     plural,
 )
 from lineage.report.notes import format_notes
@@ -56,7 +53,6 @@ from lineage.report.task_notes import (
     format_folds,
 )
 from lineage.report.task_scores import (
-    SystemLine,
     TaskScores,
     format_problem_status,
     format_usage,
@@ -70,12 +66,12 @@ FEATURE_NAMES = {
     "both": "with both sides",
 }
 TABLE_NOTE = (
-    "The line in the strips is TF-IDF, the dotted one chance, a short tick the same network with "
-    "random init. A difference from the baseline "
-    "without a word is not significant. Baseline: for a pretrained model the same network with "
-    "random init, for an adapted one the same model before adaptation. °: a gain over a baseline "
-    "that is not shown to be above chance, or hardly is. Underlined: the system to use. Validation "
-    "chooses among the systems of a model, so another one may score higher here."
+    "Line in the strips: TF-IDF; dotted: chance; tick: the same network with random init. Baseline: "
+    "for a pretrained model that network, for an adapted one the model before. A difference "
+    "without a word is not significant; in brackets, neither is shown to be above chance, or "
+    "fine-tuning did not converge. °: over a baseline that is not shown to be above chance, or "
+    "hardly is. Underlined: the system to use; another one of its model may score higher, since "
+    "validation chooses."
 )
 BLEU_NOTE = (
     "TF-IDF: the translation of the nearest training source. BLEU by sacrebleu; its signature is in "
@@ -94,35 +90,34 @@ def build(report: ReportData) -> Section:
 def build_task_section(report: ReportData, scores: TaskScores, *, is_first: bool) -> Section:
     """Return the tables and figures of a task, with notes."""
     task = scores.task
-    blocks: list[Block] = [build_score_table(report, scores)]
+    blocks: list[Block] = [*build_score_tables(report, scores)]
     if is_first:
-        note = TABLE_NOTE + note_these_labels(report.analysis.comparisons)
-        blocks.append(Paragraph(note, "note", only="html"))
+        blocks.append(Paragraph(TABLE_NOTE, "note", only="html"))
     blocks += [build_label_count_table(scores, count) for count in scores.train_examples]
     decision = find_largest_decisions(report.decisions).get(task)
     answers = list_answer_figures(report.analysis, decision) if decision is not None else []
+    labels = f"With {scores.format_labels(scores.largest)}:"
     if answers:
+        blocks.append(Paragraph(labels, "deck", only="html"))
         blocks.append(Figures(answers, caption_below=True, only="html"))
     blocks += fold_group_scores(report.analysis, task)
     blocks += fold_disagreements(report.disagreements, task)
     curves = draw_finetune_curves(report.analysis, task)
     if curves:
-        title = "Learning curves of fine-tuning, first seed, most labels; dashed: random init"
-        blocks.append(Section(title, [Figures(curves)], is_folded=True, only="html"))
-    sentences = [Paragraph(one.caption, only="markdown") for one in answers]
-    aside = [*_list_notes(report, scores, decision), *sentences]
+        note = Paragraph("First seed, most labels; dashed: random init.", "note")
+        title = "Learning curves of fine-tuning"
+        blocks.append(Section(title, [note, Figures(curves)], is_folded=True, only="html"))
+    aside = [*_list_notes(report, scores)]
+    if answers:
+        sentences = " ".join(one.caption for one in answers)
+        aside.append(Paragraph(f"{labels} {sentences}", only="markdown"))
     return Section(task, blocks, aside=aside, css="task")
 
 
-def _list_notes(
-    report: ReportData, scores: TaskScores, decision: Decision | None
-) -> Iterator[Paragraph]:
+def _list_notes(report: ReportData, scores: TaskScores) -> Iterator[Paragraph]:
     analysis = scores.analysis
     task = scores.task
     yield Paragraph(describe_items(scores), "muted")
-    if decision is not None:
-        labels = name_labels(decision)
-        yield Paragraph(f"With {labels}: {describe_decision(decision)}", only="html")
     for text in describe_convergence(analysis, task):
         yield Paragraph(text, "worse")
     for text in describe_collapsed_runs(analysis, task):
@@ -167,85 +162,91 @@ def describe_items(scores: TaskScores) -> str:
     return text
 
 
-def build_score_table(report: ReportData, scores: TaskScores) -> Table:
-    """Return a line for each system with its mean at each label count, and a strip."""
+def build_score_tables(report: ReportData, scores: TaskScores) -> Iterator[Table]:
+    """Yield a table with strips for each label count; the switch of the page shows one of them."""
     scale = _fit_scale(scores)
+    for label_count in scores.train_examples:
+        yield _build_score_table(report, scores, label_count, scale)
+
+
+def _build_score_table(
+    report: ReportData, scores: TaskScores, label_count: str, scale: LinearScale
+) -> Table:
+    """Return a line for each system; random init is a tick, and the baseline of differences."""
     heading = metric_heading(scores.metric)
-    counts = [*scores.train_examples]
-    labels = "" if scores.largest == "none" else " with labels"
-    group_columns: Columns = [
-        "",
-        Column(f"{heading}{labels}", "n", span=len(counts)),
-        Column(f"{report.confidence} interval", "interval"),
-        Column(css="strip", svg=figures.draw_strip_axis(scale, unit=heading)),
-        "vs baseline",
-    ]
     columns: Columns = [
         "system",
-        *(Column(_short_labels(scores, count), "n") for count in counts),
-        Column(scores.format_labels(scores.largest), "interval"),
-        Column(css="strip"),
-        "",
+        Column(heading, "n", note=scores.format_labels(label_count)),
+        Column(f"{report.confidence} interval", "interval"),
+        Column(css="strip", svg=figures.draw_strip_axis(scale, unit=heading)),
+        Column("vs baseline", "difference"),
     ]
-    has_random = any(line.system.init == "random" for line in scores.lines)
+    found = [one for one in scores.list_scores(label_count) if one.system.init != "random"]
     return Table(
         columns,
-        [_score_row(scores, line, scale) for line in scores.lines],
+        [_score_row(scores, one, scale) for one in found],
         css="main",
         is_wide=True,
-        option="show random-init baselines" if has_random else "",
-        group_columns=group_columns,
+        labels=_list_switched(report.analysis, scores, label_count),
         only="html",
     )
 
 
-def _short_labels(scores: TaskScores, label_count: str) -> str:
-    if label_count == "none":
-        return "score"
-    return f"{scores.train_examples[label_count]:,}" if label_count == "all" else label_count
+def _list_switched(analysis: Analysis, scores: TaskScores, label_count: str) -> str:
+    """Return the choices of the switch at which a table is shown: `all 1000`.
+
+    The table with the most labels stands in for those that the task does not have.
+    """
+    choices = [label_count]
+    if label_count == scores.largest:
+        counts = map(str, analysis.grid.label_counts)
+        choices += [one for one in counts if one not in scores.train_examples]
+    return "none" if label_count == "none" else " ".join(choices)
 
 
 def _fit_scale(scores: TaskScores) -> LinearScale:
-    """Return the scale of the strips, from the scores at the most labels."""
+    """Return the scale of all strips of a task, so that its tables can be compared."""
     values = []
     for one in scores.scores:
-        if one.label_count == scores.largest:
+        if one.system.init != "random":
             known = (one.mean, one.ci_low, one.ci_high)
             values += [value for value in known if value is not None]
     return figures.fit_strip_scale(values or [0.0, 1.0])
 
 
-def _score_row(scores: TaskScores, line: SystemLine, scale: LinearScale) -> Row:
-    system = line.system
-    last = line.scores.get(scores.largest)
+def _score_row(scores: TaskScores, score: SystemScore, scale: LinearScale) -> Row:
+    system = score.system
     recipe = "" if system.recipe == "none" else system.recipe.replace("+", " + ")
-    css = system.init
-    if last is not None and scores.is_recommended(last):
-        css += " used"
     name = Cell(
         more=[
-            Piece(name_model(line.first), is_strong=True),
-            Piece(format_usage(scores.analysis, line.first)),
+            Piece(name_model(score), is_strong=True),
+            Piece(format_usage(scores.analysis, score)),
             *small(format_unmatched_reason(scores.analysis, system.model), "muted"),
         ],
         svg=model_style(scores.analysis, system.model).mark,
     )
-    means = [_mean_cell(scores, line.scores.get(count)) for count in scores.train_examples]
-    return Row([name, *means, *_last_cells(scores, last, scale)], css=css, title=recipe)
+    css = "used" if scores.is_recommended(score) else ""
+    return Row([name, *_score_cells(scores, score, scale)], css=css, title=recipe)
 
 
-def _mean_cell(scores: TaskScores, score: SystemScore | None) -> Cell:
-    """Return a mean over seeds, in bold at the most labels, underlined for the system to use."""
-    if score is None:
-        return Cell(NO_VALUE, css="n muted")
+def _score_cells(scores: TaskScores, score: SystemScore, scale: LinearScale) -> list[Cell]:
+    """Return the mean, its interval, the strip and the difference from the baseline."""
     if score.mean is None:
-        css = f"n {_problem_css(score.problems[0])}"
-        return Cell(
-            format_problem_status(score), css=css, title=format_notes(score.problems[0].reason)
-        )
-    css = "mean" if score.label_count == scores.largest else ""
-    if scores.is_recommended(score):
-        css = "mean best-cell"
+        problem = score.problems[0]
+        css = _problem_css(problem)
+        status = Cell(format_problem_status(score), css=f"n {css}")
+        return [status, Cell(_format_problem(problem), css=f"{css} wrap", span=3)]
+    return [
+        _mean_cell(scores, score),
+        Cell(_format_interval(score)),
+        Cell(svg=_draw_strip(scores, score, scale)),
+        _baseline_cell(scores, score),
+    ]
+
+
+def _mean_cell(scores: TaskScores, score: SystemScore) -> Cell:
+    """Return a mean over seeds, underlined for the system to use."""
+    css = "mean best-cell" if scores.is_recommended(score) else "mean"
     pieces = [Piece(format_percent(score.mean), css)]
     if lost := _format_lost_seeds(score.problems):
         reason = format_notes(score.problems[0].reason)
@@ -253,32 +254,20 @@ def _mean_cell(scores: TaskScores, score: SystemScore | None) -> Cell:
     return Cell(more=pieces, title=f"seeds {_format_seeds(score)}")
 
 
-def _last_cells(scores: TaskScores, score: SystemScore | None, scale: LinearScale) -> list[Cell]:
-    """Return the interval, the strip and the difference from the baseline, at the most labels."""
-    if score is None:
-        return [Cell(), Cell(), Cell()]
-    if score.mean is None:
-        css = f"{_problem_css(score.problems[0])} wrap"
-        return [Cell(_format_problem(score.problems[0]), css=css, span=3)]
-    return [
-        Cell(_format_interval(score)),
-        Cell(svg=_draw_strip(scores, score, scale)),
-        _baseline_cell(scores, score),
-    ]
-
-
 def _baseline_cell(scores: TaskScores, score: SystemScore) -> Cell:
+    """Return the difference with its interval, and the outcome unless it is not significant.
+
+    One that says nothing about the models is in brackets.
+    """
     gain = scores.baselines.get((score.system, score.setting))
     if gain is None:
         return Cell()
     words = [] if gain.outcome == "no significant difference" else [_describe_outcome(gain)]
     if gain.baseline_near_chance:
         words.append("°")
-    difference = format_difference(gain.comparison.difference)
-    pieces = [Piece(difference, css_class(gain.outcome), format_comparison(gain.comparison))]
-    if words:
-        pieces.append(Piece(" ".join(words), "word muted"))
-    return Cell(more=pieces)
+    is_silent = gain.outcome in SILENT_OUTCOMES
+    css = "muted" if is_silent else css_class(gain.outcome)
+    return difference_cell(gain.comparison, note=" ".join(words), css=css, is_silent=is_silent)
 
 
 def _describe_outcome(gain: Gain) -> str:
@@ -295,7 +284,7 @@ def _draw_strip(scores: TaskScores, score: SystemScore, scale: LinearScale) -> s
     tfidf = [
         one.mean
         for one in scores.scores
-        if one.system.family == "tfidf" and one.label_count == scores.largest
+        if one.system.family == "tfidf" and one.label_count == score.label_count
     ]
     return figures.draw_strip(
         scale,
@@ -305,7 +294,6 @@ def _draw_strip(scores: TaskScores, score: SystemScore, scale: LinearScale) -> s
         chance=chance_level(scores.analysis, score.setting),
         baseline=find_random_score(scores.analysis, score.system, score.setting),
         style=model_style(scores.analysis, score.system.model),
-        faint=score.system.init == "random",
     )
 
 
@@ -313,9 +301,7 @@ def build_label_count_table(scores: TaskScores, label_count: str) -> Table:
     """Return all that is known of the scores at one label count, for Markdown."""
     heading = Column(metric_heading(scores.metric), "n")
     columns: Columns = ["system", heading, "interval", "seeds", "vs. baseline"]
-    found = [line.scores[label_count] for line in scores.lines if label_count in line.scores]
-    found.sort(key=lambda score: (score.mean is None, -(score.mean or 0.0)))
-    rows = [_label_count_row(scores, score) for score in found]
+    rows = [_label_count_row(scores, score) for score in scores.list_scores(label_count)]
     title = scores.format_labels(label_count).capitalize()
     return Table(columns, rows, title=title, only="markdown")
 

@@ -1,27 +1,28 @@
 """Models of today's recipe, next to their predecessors of 2018."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from lineage.analysis.records import Analysis, Comparison
+from lineage.analysis.records import Analysis, Comparison, Setting
 from lineage.networks.registry import load_family
-from lineage.report.cells import verdict_cell
+from lineage.report.cells import difference_cell, task_cell
 from lineage.report.formatting import (
     NO_VALUE,
+    css_class,
     format_label_count,
     format_loss_name,
     format_these_labels,
     format_use,
+    format_verdict,
     join_with_and,
 )
 from lineage.report.section import (
     Block,
+    Cell,
     Cells,
-    Columns,
     Paragraph,
     ReportData,
-    Rows,
     Section,
     Table,
     numbers,
@@ -30,12 +31,11 @@ from lineage.report.styles import format_model_name
 
 NOTE = (
     "A family of 2018 and its successor, which has the block, the optimizer and the schedules that "
-    "are usual today, under the budget of this study and each with its own settings in it. GPT-BERT "
-    "also predicts next tokens, which BERT does not. They are used in the same way, with the most "
-    "labels of each task; differences are in points."
+    "are usual today, each with its own settings. GPT-BERT also predicts next tokens, which BERT "
+    "does not. Differences in points are of the same use; one without a word is not significant."
 )
-COLUMNS: Columns = ("task", "labels", "use", "today's recipe")
 SAME_TOKENS = 0.01  # losses of a token are compared if texts have as many, within this share
+Pair = tuple[str, str]  # a model and its predecessor
 
 
 def build(report: ReportData) -> Section | None:
@@ -44,19 +44,21 @@ def build(report: ReportData) -> Section | None:
     pairs = find_pairs(analysis)
     if not pairs:
         return None
-    findings: list[Block] = []
-    tables: list[Block] = [Paragraph(NOTE, "note"), _loss_table(analysis, pairs)]
-    for modern, historical in pairs:
-        comparisons = compare(analysis, modern, historical)
-        if comparisons:
-            title = _name_pair(analysis, modern, historical)
-            findings.append(Paragraph(describe(analysis, modern, historical, comparisons)))
-            tables.append(Table(COLUMNS, _task_rows(analysis, comparisons), title=title))
-    folded = Section("By task", tables, is_folded=True, css="note")
+    found = {pair: compare(analysis, *pair) for pair in pairs}
+    found = {pair: comparisons for pair, comparisons in found.items() if comparisons}
+    blocks: list[Block] = [Paragraph(NOTE, "note")]
+    losses = _loss_table(analysis, pairs)
+    if losses.rows:
+        blocks.append(losses)
+    findings = []
+    if found:
+        findings.append(Paragraph(describe(analysis, found)))
+        blocks.append(_task_table(analysis, found))
+    folded = Section("By task", blocks, is_folded=True, css="note")
     return Section("What today's recipe is worth", [*findings, folded])
 
 
-def find_pairs(analysis: Analysis) -> list[tuple[str, str]]:
+def find_pairs(analysis: Analysis) -> list[Pair]:
     """Return each model with one of the family that its own family succeeds."""
     families = analysis.model_families
     trained = [name for name in analysis.grid.models if name in families]
@@ -82,41 +84,56 @@ def compare(analysis: Analysis, modern: str, historical: str) -> list[Comparison
     return [one for one in found if train_examples[one.setting] == most[one.task]]
 
 
-def describe(
+def describe(analysis: Analysis, found: Mapping[Pair, Sequence[Comparison]]) -> str:
+    """Say on which tasks each newer model is shown to be better, and on which worse."""
+    has_all = format_these_labels(one for own in found.values() for one in own)
+    start = "With these labels, the most" if has_all else "With the most labels"
+    clauses = [_describe_pair(analysis, *pair, own) for pair, own in found.items()]
+    return f"{start} of each task, in at least one use: {'; '.join(clauses)}."
+
+
+def _describe_pair(
     analysis: Analysis, modern: str, historical: str, comparisons: Sequence[Comparison]
 ) -> str:
-    """Say on which tasks the newer recipe is shown to be better, and on which worse."""
     name, older = (format_model_name(analysis, model) for model in (modern, historical))
-    name = name[:1].upper() + name[1:]  # it begins a sentence
     parts = []
     for verdict in ("better", "worse"):
         tasks = dict.fromkeys(one.task for one in comparisons if one.verdict == verdict)
         if tasks:
             parts.append(f"{verdict} than {older} on {join_with_and([*tasks])}")
-    these = format_these_labels(comparisons)
     if not parts:
-        return f"{name} is not shown to differ from {older} on any task{these}."
-    return f"{name} is shown to be {' and '.join(parts)}, in at least one use{these}."
+        return f"{name} is not shown to differ from {older} on any task"
+    return f"{name} is shown to be {' and '.join(parts)}"
 
 
 def _name_pair(analysis: Analysis, modern: str, historical: str) -> str:
     return " beside ".join(format_model_name(analysis, one) for one in (modern, historical))
 
 
-def _task_rows(analysis: Analysis, comparisons: Sequence[Comparison]) -> Rows:
+def _task_table(analysis: Analysis, found: Mapping[Pair, Sequence[Comparison]]) -> Table:
+    """Return a line for each task and use, with a column for each pair of models."""
     train_examples = {one.setting: one.train_examples for one in analysis.scores}
-    return [
-        [
-            one.task,
-            format_label_count(one.label_count, train_examples=train_examples[one.setting]),
-            format_use(one.first),
-            verdict_cell(one),
-        ]
-        for one in comparisons
-    ]
+    cells: dict[tuple[Setting, str], dict[Pair, Cell]] = {}
+    for pair, comparisons in found.items():
+        for one in comparisons:
+            own = cells.setdefault((one.setting, format_use(one.first)), {})
+            own[pair] = _difference_cell(one)
+    rows: list[Cells] = []
+    for (setting, use), own in cells.items():
+        labels = format_label_count(setting.label_count, train_examples=train_examples[setting])
+        shown = [own.get(pair, Cell(NO_VALUE)) for pair in found]
+        rows.append([task_cell(setting.task, labels), use, *shown])
+    names = [_name_pair(analysis, *pair) for pair in found]
+    return Table(["task", "use", *names], rows)
 
 
-def _loss_table(analysis: Analysis, pairs: Sequence[tuple[str, str]]) -> Table:
+def _difference_cell(comparison: Comparison) -> Cell:
+    verdict = format_verdict(comparison)
+    note = "" if verdict == "no significant difference" else verdict
+    return difference_cell(comparison, note=note, css=css_class(verdict))
+
+
+def _loss_table(analysis: Analysis, pairs: Sequence[Pair]) -> Table:
     rows: list[Cells] = []
     for modern, historical in pairs:
         name = _name_pair(analysis, modern, historical)
@@ -130,8 +147,6 @@ def _loss_table(analysis: Analysis, pairs: Sequence[tuple[str, str]]) -> Table:
                 rows.append(
                     [name, format_loss_name(metric), f"{newer:.3f}", f"{older:.3f}", change]
                 )
-        if not shared:
-            rows.append([name, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE])
     columns = numbers("today", "2018", "difference")
     note = (
         "At the last validation, each on its own first batches; lower is better. A loss of a token "

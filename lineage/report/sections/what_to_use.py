@@ -4,7 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from lineage.analysis.cells import split_test_set
-from lineage.analysis.decision import Choice, Decision, SystemCost, widest_rankings
+from lineage.analysis.decision import (
+    Choice,
+    Decision,
+    SystemCost,
+    measures_knowledge,
+    widest_rankings,
+)
 from lineage.analysis.records import (
     MEAN_TOLERANCE,
     Analysis,
@@ -23,6 +29,7 @@ from lineage.report.cells import task_cell
 from lineage.report.costs import describe_devices
 from lineage.report.decisions import (
     MAX_NAMES,
+    NOTHING_TO_USE,
     describe_decision,
     describe_label_gain,
     describe_limits,
@@ -50,6 +57,7 @@ from lineage.report.formatting import (
     join_with_and,
     metric_heading,
     metric_unit,
+    note_these_labels,
 )
 from lineage.report.section import (
     Block,
@@ -77,7 +85,7 @@ NEXT_STEPS = {
     "use TF-IDF": "Use TF-IDF",
     "pretrain on your text": "Use {model}",
 }
-NOTHING_TO_USE = ("nothing above chance", "nothing above a 5-gram model")
+KNOWLEDGE = "Not for use: it tells which model knows most grammar without labels"
 NO_LABEL_GAIN = "run {system} with a second number of labels to see what labels bring"
 
 
@@ -96,9 +104,9 @@ def build(report: ReportData) -> Section | None:
     return Section(
         blocks=[
             build_decision_table(report),
+            *_main_figures(report, counts),
             *_prediction_note(report.decisions),
             *_refit_note(report),
-            *_main_figures(report, counts),
             Section("How to read this", reading, is_folded=True, css="note"),
         ],
         label="What to use",
@@ -115,7 +123,7 @@ def build_decision_table(report: ReportData) -> Table:
         Column("Use", note="cost", short="Use"),
         Column(f"Score, {report.confidence} interval", "n", short="Score"),
         Column("vs TF-IDF", "n", short="vs TF-IDF"),
-        Column("Sure?", short="Sure?"),
+        Column("Sure?", "sure", short="Sure?"),
         Column("As good", "wrap", short="As good"),
         Column("Next step", "wrap next", short="Next step"),
     ]
@@ -133,7 +141,7 @@ def _decision_row(analysis: Analysis, decision: Decision, largest: Decision) -> 
         _use_cell(analysis, decision),
         _score_cell(use, metric_unit(decision.metric)),
         _lead_cell(analysis, decision),
-        "yes" if is_sure(analysis, decision) else "no",
+        _sure_cell(analysis, decision),
         _list_as_good(decision),
         _next_step_cell(analysis, decision, largest),
     ]
@@ -151,8 +159,22 @@ def _use_cell(analysis: Analysis, decision: Decision) -> Cell:
     pieces = [_strong(format_model(system.model))]
     if use := format_use(system):
         pieces.append(Piece(use))
-    pieces += small(format_cost(decision.use.cost), "muted")
+    note = format_cost(decision.use.cost)
+    if measures_knowledge(system):
+        note = "scores highest"
+    pieces += small(note, "muted")
     return Cell(more=pieces, svg=model_style(analysis, system.model).mark)
+
+
+def _sure_cell(analysis: Analysis, decision: Decision) -> Cell:
+    """Tell whether the system is surely one to use, and if it may not be, how probably the best."""
+    if is_sure(analysis, decision):
+        return Cell("yes")
+    probability = decision.use.standing.probability_best
+    is_open = decision.certainty == "open" and decision.advice not in NOTHING_TO_USE
+    if not is_open or probability is None:
+        return Cell("no")
+    return Cell("no", small(f"P = {probability:.2f} of being the best", "muted"))
 
 
 def _lead_cell(analysis: Analysis, decision: Decision) -> Cell:
@@ -192,12 +214,14 @@ def _score_cell(use: Standing, unit: str) -> Cell:
 
 def _next_step_cell(analysis: Analysis, decision: Decision, largest: Decision) -> Cell:
     """Say what to do; what labels have brought stands at the most labels of a task."""
-    model = format_model(decision.use.standing.system.model)
-    step = NEXT_STEPS[decision.advice].format(model=model)
+    system = decision.use.standing.system
+    step = NEXT_STEPS[decision.advice].format(model=format_model(system.model))
+    if measures_knowledge(system) and decision.advice not in NOTHING_TO_USE:
+        step = KNOWLEDGE
     label_gain = describe_label_gain(decision)
     is_trained = decision.train_examples > 0
     if not label_gain and decision is largest and is_trained and decision.undecided_lead is None:
-        label_gain = NO_LABEL_GAIN.format(system=name_system(decision.use.standing.system))
+        label_gain = NO_LABEL_GAIN.format(system=name_system(system))
     sentences = [f"{label_gain[0].upper()}{label_gain[1:]}."] if label_gain else []
     if decision.undecided_lead is not None:
         needed = describe_what_decides(decision.undecided_lead)
@@ -248,6 +272,11 @@ def _list_as_good(decision: Decision) -> str:
     if decision.certainty == "alone":
         return "nothing to compare with"
     names = [_name_with_cost(one) for one in decision.as_good]
+    if measures_knowledge(decision.use.standing.system):
+        standings = [one.standing for one in decision.as_good]
+        names = [
+            f"{format_model(one.system.model)} {format_percent(one.mean)}" for one in standings
+        ]
     if decision.counting_score is not None:
         names.insert(0, f"a 5-gram model {format_percent(decision.counting_score)}")
     if not names:
@@ -290,7 +319,7 @@ def _refit_note(report: ReportData) -> tuple[Paragraph, ...]:
         f"{one.task} ({one.train_examples:,} items, not {one.scored_examples:,})" for one in used
     ]
     text = (
-        f"For use, they are fitted again with the validation items too: {join_with_and(numbers)}. "
+        f"For use, they are fitted again with the validation items: {join_with_and(numbers)}. "
         "The scores are those before"
     )
     num_seeds = max(one.num_seeds for one in used)
@@ -319,18 +348,24 @@ def list_shown_label_counts(analysis: Analysis) -> list[str]:
 
 
 def _main_figures(report: ReportData, counts: Sequence[str]) -> Iterator[Block]:
+    """Yield the panels of each number of labels under its title, and how to read them all."""
     for count in counts:
         panels = draw_main_panels(report.analysis, count)
         layout = "few" if len(panels) <= figures.MAX_WIDE_PANELS else "wide"
-        deck = _describe_figure(report, count)
-        yield Paragraph(deck, "deck", has_markup=True, labels=count, only="html")
+        title = f"**{_name_figure(count)}**"
+        yield Paragraph(title, "deck", has_markup=True, labels=count, only="html")
         yield Figures(panels, layout, file="scores", labels=count, only="html")
+    yield Paragraph(_describe_figures(report), "note", only="html")
 
 
-def _describe_figure(report: ReportData, count: str) -> str:
+def _name_figure(count: str) -> str:
     title = "Each model's best system by validation"
-    if count != "none":
-        title += ", all labels" if count == "all" else f", {count} labels"
+    if count == "none":
+        return title
+    return f"{title}, {'all' if count == 'all' else count} labels"
+
+
+def _describe_figures(report: ReportData) -> str:
     reference = "TF-IDF"
     if any(one.system.model == "kneser_ney" for one in report.analysis.scores):
         reference += ", on minimal pairs a 5-gram model"
@@ -338,10 +373,10 @@ def _describe_figure(report: ReportData, count: str) -> str:
     if any(one.system.family == OUTSIDE_FAMILY for one in report.analysis.scores):
         outside = " Outside systems come last, and are not counted among the best."
     return (
-        f"**{title}.** Further right is better; lines are {report.confidence} intervals. Filled "
-        "marks may be the best, open ones are behind on these test items. Grey band: "
-        f"{reference}; dotted line: chance; bold: the highest score; grey tick: the same network with random init; small "
-        f"dots: other systems of the model, which may score higher here.{outside}"
+        f"Lines: {report.confidence} intervals. Filled marks may be the best, open ones are behind "
+        f"on these test items. Grey band: {reference}; dotted line: chance; bold: the highest "
+        "score; grey tick: the same network with random init; small dots: other systems of the "
+        f"model.{outside}"
     )
 
 
@@ -435,22 +470,19 @@ def _explain_decisions(report: ReportData) -> str:
             "on your text and labels alone. "
         )
     return (
-        "These are statements about the models trained here: other test items could have been "
-        "drawn, and the intervals cover that. A score is the mean over seeds. Each model is "
-        "represented by its system (pretrained or adapted) that is best on "
-        f"validation{chosen}. **Use** is the system that is cheapest to build among those shown to "
-        f"be at most {report.margin} points below the best; if none is shown to be, it is the "
-        "highest score. Times below 10 s, or within a factor of 1.5, count as equal, and then the "
-        "higher score decides, and of equal scores TF-IDF, or the model that the study lists first. "
-        "If seeds do not show that system to be better than TF-IDF, it is **undecided**, and TF-IDF "
-        f"is used, the cheapest. {public}**As good**: systems that may be the best, or are within "
-        f"{report.margin} points of it. These two statements hold together with "
-        f"{report.confidence} confidence in each row. **Sure?** is yes if, of what was run, the "
-        f"system is shown to be at most {report.margin} points below the best, and better than "
-        "TF-IDF unless it is that. The interval of a score allows for its being picked among "
-        "these; the tables of the tasks have intervals of each score alone. **Cost**: time to "
-        "pretrain, adapt and train once, the size of the weights, and the test items that it "
-        "answers in a second on the machine of this run. "
+        "These are statements about the models trained here, for other test items. A score is the "
+        "mean over seeds. Each model stands by its system (pretrained or adapted) that is best on "
+        f"validation{chosen}. **Use**: the system that is cheapest to build among those shown to be "
+        f"at most {report.margin} points below the best; if none is, the highest score. Times below "
+        "10 s, or within a factor of 1.5, count as equal; then the higher score decides, then "
+        "TF-IDF, or the model that the study lists first. If seeds do not show that system to be "
+        "better than TF-IDF, it is **undecided**, and TF-IDF is used, the cheapest. "
+        f"{public}**As good**: systems that may be the best, or are within {report.margin} points "
+        f"of it. Both hold together with {report.confidence} confidence in each row. **Sure?** is "
+        f"yes if, of what was run, the system is shown to be at most {report.margin} points below "
+        "the best, and better than TF-IDF unless it is that. The interval of a score allows for "
+        "its being picked among these; those in the tables of the tasks do not. **Cost**: time to pretrain, adapt and train once, size of the weights, and test "
+        "items answered in a second on the machine of this run. "
         f"{describe_devices(report.costs)}"
     ).strip()
 
@@ -477,12 +509,12 @@ def _capitalize(name: str) -> str:
 def _explain_comparisons(report: ReportData) -> str:
     return (
         "Below, comparisons of methods are paired by item and by seed; their intervals are "
-        f"{report.confidence}, {describe_intervals(report.analysis)} Verdicts and intervals of "
-        "those that are read together are corrected (Holm), and their seed variances are moderated. "
-        "**Better**, **worse**: the interval excludes zero. **Equivalent**: an equivalence test "
-        f"and the interval put it within ±{report.margin} points. **Identical predictions**: the same for every "
-        "item and seed. **No significant difference** is anything else, and no evidence of "
-        f"equality. {describe_trials(report.analysis.trials)} "
+        f"{report.confidence}, {describe_intervals(report.analysis)} Those that are read together "
+        "are corrected (Holm), and their seed variances are moderated. **Better**, **worse**: the "
+        "interval excludes zero. **Equivalent**: an equivalence test and the interval put it within "
+        f"±{report.margin} points. **Identical predictions**: the same for every item and seed. "
+        "**No significant difference**: anything else, and no evidence of equality."
+        f"{note_these_labels(report.analysis.comparisons)} {describe_trials(report.analysis.trials)} "
         f"{describe_ablation_models(report.analysis)}"
     ).strip()
 

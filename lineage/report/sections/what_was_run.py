@@ -1,7 +1,7 @@
 """The texts and tasks of a study, the models' recipes, and the choices of validation."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -47,11 +47,19 @@ def _build_data(params: Params) -> Block:
     for name in params.grid.tasks:
         task = params.tasks[name]
         rows.append([f"{name}, {format_kind(task.kind)}", task.language, name_origin(task)])
-    return Table(["data", "language", Column("from", "wrap")], rows)
+    tasks = [params.tasks[name] for name in params.grid.tasks]
+    note = "A copy is named in params.yaml, and was read if it was there."
+    has_copies = any(one.mirror for one in corpus.sources) or any(one.mirror for one in tasks)
+    return Table(
+        ["data", "language", Column("from", "wrap")], rows, note=note if has_copies else ""
+    )
 
 
 def name_origin(source: CorpusSource | Task, *, short: bool = False) -> str:
-    """Name a data set of the Hub with its revision, or files without their folders."""
+    """Name a data set of the Hub with its revision, or files.
+
+    Of files, a relative folder is named if it says more: `ud-english-ewt: train.parquet, ...`.
+    """
     if source.hub:
         if short:
             return source.hub
@@ -61,12 +69,24 @@ def name_origin(source: CorpusSource | Task, *, short: bool = False) -> str:
         if source.revision:
             parts.append(f"revision {source.revision[:8]}")
         if source.mirror:
-            parts.append("or the copy that params.yaml names")
+            parts.append("or a copy")
         return ", ".join(parts)
     if source.files:
         files = [source.files] if isinstance(source.files, str) else [*source.files.values()]
-        return ", ".join(dict.fromkeys(PurePath(file).name for file in files))
+        return _name_files(files, short=short)
     return "generated text" if short else f"generated: {source.generated}"
+
+
+def _name_files(files: Sequence[str], *, short: bool) -> str:
+    """Name files, with the folder that several share; folders of a machine stay unnamed."""
+    paths = [*map(PurePath, files)]
+    names = ", ".join(dict.fromkeys(path.name for path in paths))
+    folders = {path.parent.name for path in paths if not path.is_absolute()}
+    is_set = len(paths) > 1 or "*" in names
+    if not is_set or len(folders) != 1 or folders & {"", "..", "**"}:
+        return names
+    (folder,) = folders
+    return folder if short else f"{folder}: {names}"
 
 
 def _build_recipes(report: ReportData, params: Params) -> Block:
@@ -124,7 +144,7 @@ def _build_chosen(trials: tuple[ChosenTrial, ...]) -> Iterator[Block]:
         by_settings: Counter[str] = Counter()
         for one in own:  # the lists of families differ, so the same value has several places
             by_settings[one.settings.replace("_", " ")] += one.count
-        chosen = "; ".join(f"{settings}: {count}" for settings, count in by_settings.items())
+        chosen = _list_chosen(by_settings)
         at_end = sum(one.count for one in own if one.is_at_end)
         rows.append([nouns[method], chosen, f"{at_end} of {by_settings.total()}"])
     chosen_column = Column("chosen on validation: times", "wrap")
@@ -132,3 +152,12 @@ def _build_chosen(trials: tuple[ChosenTrial, ...]) -> Iterator[Block]:
     yield Paragraph(
         "Where the first or the last value tried was best, a better one may lie beyond it.", "note"
     )
+
+
+def _list_chosen(counts: Mapping[str, int]) -> str:
+    """Return values with their counts: `learning rate 0.1: 3, 0.2: 4`; all words if names differ."""
+    names = {settings.rpartition(" ")[0] for settings in counts}
+    if len(names) > 1 or any("," in settings for settings in counts):
+        return "; ".join(f"{settings}: {count}" for settings, count in counts.items())
+    values = ", ".join(f"{one.rpartition(' ')[2]}: {count}" for one, count in counts.items())
+    return f"{names.pop()} {values}"
