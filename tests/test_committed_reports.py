@@ -406,14 +406,23 @@ def read_costs(sentence: Sentence) -> list[object]:
 
 
 def count_items(sentence: Sentence) -> list[object]:
+    """Return the test items, their groups, the level of chance, and the folds with their seeds."""
     splits, folds = sentence.summary["splits"], sentence.summary["cross_validation"]
+    own = [one for one in sentence.report.analysis["scores"] if one["task"] == sentence.task]
+    most = sentence.decision["train_examples"]
+    chance = max(
+        one["mean"]
+        for one in own
+        if one["system"]["model"] in ("majority", "chance") and one["train_examples"] == most
+    )
     if folds:
         seeds = len(sentence.report.analysis["grid"]["finetune_seeds"])
-        return [f"{splits['train']['items']:,}", folds["folds"], seeds]
+        items = splits["train"]["items"]
+        return [f"{items:,}", in_points(100 * chance), folds["folds"], seeds]
     items = splits["test"]["items"]
-    own = [one for one in sentence.report.analysis["scores"] if one["task"] == sentence.task]
     num_groups = max(one["num_clusters"] for one in own)
-    return [f"{items:,}", *([num_groups] if 0 < num_groups < items else [])]
+    groups = [num_groups] if 0 < num_groups < items else []
+    return [f"{items:,}", *groups, in_points(100 * chance)]
 
 
 def count_duplicates(sentence: Sentence) -> list[object]:

@@ -15,9 +15,9 @@ from lineage.report.formatting import (
 from lineage.report.section import Cell, Cells, Paragraph, ReportData, Section, Table
 
 NOTE = (
-    "Systems that are shown to be better than TF-IDF on the same labels: differences in points, for "
-    "other seeds and subsets of labels too. The crossover point is the number of labels from which "
-    "on a system is better at every number that was tried."
+    "Systems that are shown to be better than TF-IDF on the same labels, with their differences in "
+    "points. The crossover point is the number of labels from which on a system is better at every "
+    "number that was tried."
 )
 
 

@@ -130,11 +130,10 @@ def _explain_marks(report: ReportData) -> str:
     return (
         "Points with the most labels of each task and method. ▲ better, ▼ worse, = equivalent "
         f"(within ±{report.margin} points) or identical, ? too few seeds to tell; in brackets: "
-        "neither is shown to be above chance, or fine-tuning did not converge, so the difference "
-        "says nothing; °: the baseline is not shown to be above chance, or has less than a tenth of "
-        "the other's lead over it; ‡: not shown to have learned more than 5-grams. Each verdict "
-        "holds within its own setting and method: a few of many are chance. The tables of the "
-        "tasks have the intervals."
+        "neither is shown to be above chance, or fine-tuning did not converge; °: the baseline is "
+        "not shown to be above chance, or has less than a tenth of the other's lead over it; ‡: not "
+        "shown to have learned more than 5-grams. Each verdict holds within its own setting and "
+        "method: a few of many are chance. Intervals are in the tables of the tasks."
     )
 
 

@@ -33,7 +33,8 @@ def build(report: ReportData) -> Section | None:
 
 def _build_stage_table(stages: Sequence[StageProvenance]) -> Table:
     """Return a line for the stages of each name, with their machines if there were several."""
-    has_machines = len({(stage.host, stage.device) for stage in stages}) > 1
+    hosts, devices = ({one.host for one in stages}, {one.device for one in stages})
+    has_machines = len(hosts - {""}) > 1 or len(devices - {""}) > 1
     rows: list[Cells] = []
     for name, own in group_by(stages, lambda stage: stage.stage.partition("@")[0]).items():
         machines = [_join_names(one.host for one in own), _join_names(one.device for one in own)]

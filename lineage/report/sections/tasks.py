@@ -6,7 +6,13 @@ from collections.abc import Iterator, Sequence
 from lineage.analysis.cells import split_test_set
 from lineage.analysis.convergence import FinetuneCurve
 from lineage.analysis.gains import Gain
-from lineage.analysis.records import Analysis, SeedProblem, SystemScore
+from lineage.analysis.records import (
+    CHANCE_BASELINES,
+    Analysis,
+    SeedProblem,
+    Setting,
+    SystemScore,
+)
 from lineage.analysis.settings import SILENT_OUTCOMES, chance_level, find_random_score
 from lineage.config.data import extra_test_task
 from lineage.report import charts, figures
@@ -157,6 +163,8 @@ def describe_items(scores: TaskScores) -> str:
     text = f"{format_kind(scores.scores[0].kind)}, {num_examples:,} {scores.analysis.split} items"
     if 0 < num_clusters < num_examples:
         text += f" in {num_clusters} groups; intervals are over groups"
+    if chance := chance_level(scores.analysis, Setting(scores.task, scores.largest)):
+        text += f"; chance {format_percent(chance)} {metric_unit(scores.metric)}"
     if folds := format_folds(scores.analysis, scores.task):
         text += f"; scored by {folds}"
     return text
@@ -172,7 +180,7 @@ def build_score_tables(report: ReportData, scores: TaskScores) -> Iterator[Table
 def _build_score_table(
     report: ReportData, scores: TaskScores, label_count: str, scale: LinearScale
 ) -> Table:
-    """Return a line for each system; random init is a tick, and the baseline of differences."""
+    """Return a line for each system; the strips show chance and random init."""
     heading = metric_heading(scores.metric)
     columns: Columns = [
         "system",
@@ -181,7 +189,7 @@ def _build_score_table(
         Column(css="strip", svg=figures.draw_strip_axis(scale, unit=heading)),
         Column("vs baseline", "difference"),
     ]
-    found = [one for one in scores.list_scores(label_count) if one.system.init != "random"]
+    found = [one for one in scores.list_scores(label_count) if not _is_drawn(one)]
     return Table(
         columns,
         [_score_row(scores, one, scale) for one in found],
@@ -190,6 +198,11 @@ def _build_score_table(
         labels=_list_switched(report.analysis, scores, label_count),
         only="html",
     )
+
+
+def _is_drawn(score: SystemScore) -> bool:
+    """Return whether the strips show a score as a line or a tick, so that it has no line."""
+    return score.system.init == "random" or score.system.family in CHANCE_BASELINES
 
 
 def _list_switched(analysis: Analysis, scores: TaskScores, label_count: str) -> str:

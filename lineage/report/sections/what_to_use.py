@@ -302,9 +302,8 @@ def _prediction_note(decisions: Sequence[Decision]) -> tuple[Paragraph, ...]:
         return ()
     others = f"; likewise for {', '.join(tasks[1:])}" if len(tasks) > 1 else ""
     text = (
-        "Label a file with the system to use for the most labels (`--labels` chooses another "
-        "number), in the folder of the study: "
-        f"`lineage predict FILE -o OUT.csv --task {tasks[0]}`{others}."
+        "Label a file with the system for the most labels (`--labels` chooses another number), in "
+        f"the study's folder: `lineage predict FILE -o OUT.csv --task {tasks[0]}`{others}."
     )
     return (Paragraph(text, "note", has_markup=True),)
 
@@ -374,8 +373,7 @@ def _describe_figures(report: ReportData) -> str:
         outside = " Outside systems come last, and are not counted among the best."
     return (
         f"Lines: {report.confidence} intervals. Filled marks may be the best, open ones are behind "
-        f"on these test items. Grey band: {reference}; dotted line: chance; bold: the highest "
-        "score; grey tick: the same network with random init; small dots: other systems of the "
+        f"on these test items. Grey band: {reference}; dotted line: chance; grey tick: the same network with random init; small dots: other systems of the "
         f"model.{outside}"
     )
 

@@ -26,6 +26,7 @@ RECIPE_KEYS = {
 
 
 CHANGED_BLOCKS = ("architecture", "pretrain")
+COPY_NOTE = "A copy is named in params.yaml, and was read if it was there."
 END_HEADING = "the first or last tried"
 
 
@@ -39,20 +40,25 @@ def build(report: ReportData) -> Section | None:
 
 
 def _build_data(params: Params) -> Block:
+    """Return a line for each source of text and each task, with its language if there are several."""
     corpus = params.corpora[params.budget.corpus]
-    rows: list[Cells] = [
-        ["text", source.language or corpus.language, name_origin(source)]
+    tasks = {name: params.tasks[name] for name in params.grid.tasks}
+    lines = [
+        ("text", source.language or corpus.language, name_origin(source))
         for source in corpus.sources
     ]
-    for name in params.grid.tasks:
-        task = params.tasks[name]
-        rows.append([f"{name}, {format_kind(task.kind)}", task.language, name_origin(task)])
-    tasks = [params.tasks[name] for name in params.grid.tasks]
-    note = "A copy is named in params.yaml, and was read if it was there."
-    has_copies = any(one.mirror for one in corpus.sources) or any(one.mirror for one in tasks)
-    return Table(
-        ["data", "language", Column("from", "wrap")], rows, note=note if has_copies else ""
-    )
+    lines += [
+        (f"{name}, {format_kind(task.kind)}", task.language, name_origin(task))
+        for name, task in tasks.items()
+    ]
+    languages = {language for _, language, _ in lines}
+    has_copies = any(one.mirror for one in (*corpus.sources, *tasks.values()))
+    note = COPY_NOTE if has_copies else ""
+    origin = Column("from", "wrap")
+    if len(languages) > 1:
+        return Table(["data", "language", origin], lines, note=note)
+    note = f"All is in one language: {languages.pop()}. {note}".strip()
+    return Table(["data", origin], [(name, source) for name, _, source in lines], note=note)
 
 
 def name_origin(source: CorpusSource | Task, *, short: bool = False) -> str:
