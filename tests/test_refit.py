@@ -317,7 +317,7 @@ def test_the_page_says_on_how_many_items_the_systems_in_use_were_trained(
     assert "fitted again" not in without
     (line,) = [line for line in page.splitlines() if "fitted again" in line]
     assert page.replace(f"{line}\n\n", "") == without
-    assert "sentiment (700 items, not 600)" in line and "elsewhere" not in line
+    assert "sentiment (700, not 600)" in line and "elsewhere" not in line
     assert "means over 2 seeds; seed 0 is in use." in line
 
 
@@ -354,7 +354,7 @@ def test_a_study_has_fitted_its_recommended_systems_again_and_does_it_once(
     }
     assert found == {"all": (60, 54), "20": (26, 20)}
     page = (project / "reports/comparison.md").read_text()
-    assert "mood (60 items, not 54)" in page
+    assert "mood (60, not 54)" in page
     new = project / "new.csv"
     new.write_text("review\ngood\n")
     printed = run_command(project, "lineage", "predict", "new.csv", "-o", "out.csv")

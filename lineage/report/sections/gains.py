@@ -106,8 +106,8 @@ def _describe_marks(
             yield f"{runs} of each model: this is not about pretraining in general."
     if any(gain.baseline_near_chance for effect in effects for gain in effect.gains):
         yield (
-            "°: the baseline is not shown to be above chance, or hardly is, so the gain does not "
-            "say what pretraining is worth where it can learn."
+            "°: the baseline is not shown to be above chance, or hardly is: the gain does not say "
+            "what pretraining is worth elsewhere."
         )
 
 

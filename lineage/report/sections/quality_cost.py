@@ -38,8 +38,7 @@ def build(report: ReportData) -> Section | None:
     devices = describe_devices(report.costs)
     text = (
         "Each model's best system by validation, over the time to pretrain, adapt and train it "
-        "here. The line joins those that no cheaper one beats; their names are bold. Sentences are "
-        "read off the mean scores. "
+        "here. The line joins those that no cheaper one beats; their names are bold. "
         f"{devices}"
     )
     short = f"The time to pretrain, adapt and train once. {devices}"

@@ -314,9 +314,7 @@ def _refit_note(report: ReportData) -> tuple[Paragraph, ...]:
     used = [one for one in report.refits if _is_of(one, largest.get(one.task))]
     if not used:
         return ()
-    numbers = [
-        f"{one.task} ({one.train_examples:,} items, not {one.scored_examples:,})" for one in used
-    ]
+    numbers = [f"{one.task} ({one.train_examples:,}, not {one.scored_examples:,})" for one in used]
     text = (
         f"For use, they are fitted again with the validation items: {join_with_and(numbers)}. "
         "The scores are those before"
@@ -525,7 +523,7 @@ def describe_single_pretraining(analysis: Analysis) -> tuple[Paragraph, ...]:
         "There was one pretraining run of each model: these are findings about these models, and "
         "not yet about the methods."
     )
-    return (Paragraph(text, "note"),)
+    return (Paragraph(text, "note", only="markdown"),)
 
 
 def describe_intervals(analysis: Analysis) -> str:
