@@ -52,8 +52,8 @@ def _build_data(params: Params) -> Block:
         for name, task in tasks.items()
     ]
     languages = {language for _, language, _ in lines}
-    has_copies = any(one.mirror for one in (*corpus.sources, *tasks.values()))
-    note = COPY_NOTE if has_copies else ""
+    mirrors = [one.mirror for one in corpus.sources] + [one.mirror for one in tasks.values()]
+    note = COPY_NOTE if any(mirrors) else ""
     origin = Column("from", "wrap")
     if len(languages) > 1:
         return Table(["data", "language", origin], lines, note=note)
