@@ -10,12 +10,12 @@ from pathlib import Path
 from lineage.config.data import NAME_PATTERN, SPLITS
 from lineage.config.records import suggest_nearest
 from lineage.data.files import data_suffix, join_pattern, match_data_files
-from lineage.data.infer_columns import RequestedColumns
 from lineage.data.inspection import TaskFindings, inspect_corpus, inspect_task
 from lineage.errors import InputError, shorten_value
 from lineage.runtime.scratch import scratch_folder
 from lineage.study.draft import StudyDraft, draft_params
 from lineage.study.public_proposal import PublicProposal, find_cached_model, propose_folder
+from lineage.tasks.recognition import RequestedColumns
 
 TASK_KEYS = ("validation", "test", "unlabelled", "kind", "text", "label")
 GLOB_CHARACTERS = set("*?[")

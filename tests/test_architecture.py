@@ -64,9 +64,9 @@ COMMANDS_MAY_IMPORT = {
         "lineage.config.data",
         "lineage.study.draft",
         "lineage.study.public_proposal",
-        "lineage.data.infer_columns",
         "lineage.data.files",
         "lineage.data.inspection",
+        "lineage.tasks.recognition",
     },
 }
 # Pairs of packages that import each other, and why.

@@ -29,22 +29,17 @@ from lineage.data.files import (
     read_column_names,
 )
 from lineage.data.infer_columns import (
-    GUESSED_KINDS,
-    ColumnChoice,
-    RequestedColumns,
     choose_columns,
     choose_corpus_text,
-    find_references,
-    list_names,
-    note_others,
+    list_recognized_kinds,
 )
-from lineage.data.quoting import is_number
 from lineage.data.sources import DataTable, open_source_table, open_task_tables
 from lineage.data.tables import COMMENT_PREFIXES, CONLLU_NUM_COLUMNS, DOCUMENT_BOUNDARIES, SPACES
 from lineage.errors import MAX_NAME_WORDS, InputError, shorten_value
 from lineage.language import cell_to_text, is_mostly_cjk, split_words
-from lineage.tasks.base import load_kind
-from lineage.tasks.columns import TableColumns, normalize_label
+from lineage.tasks.base import Kind, load_kind
+from lineage.tasks.columns import TableColumns, is_number, normalize_label
+from lineage.tasks.recognition import ColumnChoice, RequestedColumns, list_names, note_others
 
 SAMPLE_ROWS = 2000
 SAMPLE_BYTES = 1 << 20
@@ -312,14 +307,7 @@ def inspect_task(
 
     Raises InputError.
     """
-    if requested.kind is not None:
-        load_kind(requested.kind, f"{where}: kind")
-    if requested.kind not in (None, *GUESSED_KINDS):
-        raise InputError(
-            f"{where}: kind={requested.kind}: the columns of this kind are not guessed, only those "
-            f"of {', '.join(GUESSED_KINDS)}; begin with another task, and add this one to "
-            "params.yaml (docs/how-to/data-and-tasks.md)"
-        )
+    _check_kind(requested.kind, where)
     data_files, keys = _describe_training_file(files["train"], root, where)
     table = _open_split(files["train"], keys, "train", root, where)
     table.check([])
@@ -327,25 +315,23 @@ def inspect_task(
     num_rows, sample = sample_rows(table, columns)
     if num_rows == 0:
         raise InputError(f"{where}: {table.name} holds no rows; fill it, or name another file")
-    choice = choose_columns(sample, _with_known_columns(requested, keys), name, where)
-    _check_names_fit(sample, columns, choice, keys, data_files, where)
-    if "target" in choice.keys and "test" in files:
-        choice = find_references(choice, _list_test_columns(files["test"], keys, root, where))
-    text_names = choice.text_columns or [
-        choice.keys[key] for key in ("tokens", "good") if key in choice.keys
-    ]
-    texts = [list(map(cell_text, sample[text_name])) for text_name in text_names]
+    kind, choice = choose_columns(sample, _with_known_columns(requested, keys), name, where)
+    _check_names_fit(sample, columns, kind, choice, keys, data_files, where)
+    read_test_columns = kind.recognition and kind.recognition.read_test_columns
+    if read_test_columns and "test" in files:
+        choice = read_test_columns(choice, _list_test_columns(files["test"], keys, root, where))
+    texts = [list(map(cell_text, sample[text_name])) for text_name in choice.text_columns]
     language = guess_language(text for column in texts for text in column)
     max_words = None
     covered_share = 1.0
-    if choice.text_columns:
+    if choice.is_cut:
         max_words, covered_share = guess_max_words(texts, language)
     counts = {"train": num_rows}
     for split in sorted(files.keys() - {"train"}):
-        counts[split] = _count_rows(files[split], keys, choice, split, root, where)
+        counts[split] = _count_rows(files[split], keys, kind, choice, split, root, where)
     return TaskFindings(
         name,
-        choice.kind,
+        kind.name,
         files,
         keys | choice.keys,
         language,
@@ -357,6 +343,17 @@ def inspect_task(
         max_words=max_words,
         covered_share=covered_share,
     )
+
+
+def _check_kind(name: str | None, where: str) -> None:
+    """Raise InputError if a kind that the user has named is not proposed."""
+    if name is not None and load_kind(name, f"{where}: kind").recognition is None:
+        known = ", ".join(kind.name for kind in list_recognized_kinds())
+        raise InputError(
+            f"{where}: kind={name}: the columns of this kind are not guessed, only those of "
+            f"{known}; begin with another task, and add this one to params.yaml "
+            "(docs/how-to/data-and-tasks.md)"
+        )
 
 
 def _describe_training_file(
@@ -418,6 +415,7 @@ def _with_known_columns(requested: RequestedColumns, keys: dict[str, Any]) -> Re
 def _check_names_fit(
     sample: TableColumns,
     columns: Sequence[str],
+    kind: Kind,
     choice: ColumnChoice,
     keys: dict[str, Any],
     files: DataFiles,
@@ -425,7 +423,7 @@ def _check_names_fit(
 ) -> None:
     """Raise InputError if names of columns do not fit the values below them."""
     if "columns" in keys:
-        if not choice.has_tags:
+        if not kind.answer.are_words:
             raise InputError(
                 f"{where}: {files.names[0]} has one word per line, but no column has few distinct "
                 "tags; give a csv with a first line of names, or name the column of tags, as "
@@ -487,13 +485,19 @@ def _list_test_columns(pattern: str, keys: dict[str, Any], root: Path, where: st
 
 
 def _count_rows(
-    pattern: str, keys: dict[str, Any], choice: ColumnChoice, split: str, root: Path, where: str
+    pattern: str,
+    keys: dict[str, Any],
+    kind: Kind,
+    choice: ColumnChoice,
+    split: str,
+    root: Path,
+    where: str,
 ) -> int:
     """Check the file of a further split, and count its rows. Raises InputError."""
     split_where = f"{where}: {split}"
     find_files(pattern, root, split_where, allow_unknown=True)
     table = _open_split(pattern, keys, split, root, split_where)
-    names = [choice.keys[key] for key in load_kind(choice.kind).keys_of_split(split, choice.keys)]
+    names = [choice.keys[key] for key in kind.keys_of_split(split, choice.keys)]
     wanted = list(chain.from_iterable([one] if isinstance(one, str) else one for one in names))
     if split == "unlabelled":
         first_text = choice.keys.get("text", ["text"])[0]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from lineage.data.files import open_decompressed
 from lineage.errors import InputError
+from lineage.tasks.columns import is_number
 
 END_OF_FILE = "\n"
 MAX_CATEGORIES = 1000  # distinct values of a column that holds names, such as labels
@@ -166,15 +167,6 @@ def _check_closed(record: _Record, place: str, delimiter: str) -> None:
             number = record.first_line + rows.line_num - 1
             problem = f"the next one is inside a text, in line {number}"
         raise _unclosed_quote_error(place, record.first_line, problem) from None
-
-
-def is_number(cell: str) -> bool:
-    """Return whether a cell, as it is written, is a number."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def _unclosed_quote_error(place: str, line: int, problem: str) -> InputError:

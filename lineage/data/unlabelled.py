@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from lineage.config.data import Task
-from lineage.data.quoting import is_number
 from lineage.data.splits import nested_random_subset
 from lineage.errors import InputError
 from lineage.language import cell_to_text, is_blank, join_words, normalize_text, truncate_to_words
@@ -16,6 +15,7 @@ from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     TableColumns,
     find_filled_rows,
+    is_number,
     normalize_label,
     parse_list,
     read_cells,

@@ -13,7 +13,6 @@ from lineage.config.params import Params, parse_params
 from lineage.config.records import parse_record, parse_yaml
 from lineage.data.checks import ENOUGH_PASSES, MIN_BYTES_PER_TOKEN, TOKENS_PER_WORD
 from lineage.data.corpus import CorpusMeasures, locate_corpus
-from lineage.data.infer_columns import ALTERNATIVE_KINDS, list_names, note_others
 from lineage.data.inspection import CorpusFindings, TaskFindings
 from lineage.data.prepare_task import TaskMeasures, locate_task
 from lineage.errors import InputError, shorten_value
@@ -22,6 +21,7 @@ from lineage.methods.translation import TranslationMethod
 from lineage.study.checks import check_data, check_study
 from lineage.study.public_proposal import PublicProposal
 from lineage.tasks.base import load_kind
+from lineage.tasks.recognition import list_names
 
 CORPUS_NAME = "general"
 TRANSFORMERS = ("gpt_modern", "bert_modern", "gpt_bert")
@@ -188,10 +188,12 @@ def _plan_splits(found: TaskFindings, comments: Comments) -> dict[str, Any]:
 
 def _comment_columns(found: TaskFindings) -> Comments:
     comments: Comments = {}
-    choice = found.choice
     if found.is_kind_guessed:
-        alternative = ALTERNATIVE_KINDS.get(found.kind)
-        comments["kind"] = f"guessed; {alternative}" if alternative else "guessed from the columns"
+        recognition = load_kind(found.kind).recognition
+        assert recognition is not None
+        comments["kind"] = "guessed from the columns"
+        if recognition.comment:
+            comments["kind"] = f"guessed; {recognition.comment}"
     if not found.is_guessed:
         return comments
     if "columns" in found.keys:
@@ -199,10 +201,7 @@ def _comment_columns(found: TaskFindings) -> Comments:
         if len(found.keys["columns"]) > 2:
             comments["label"] = "guessed: another of these columns may be meant"
         return comments
-    for key, noun in (("text", "text"), ("label", "label"), ("target", "summary")):
-        if key in choice.alternatives:
-            comments[key] = f"guessed; {note_others(choice.alternatives[key], noun)}"
-    return comments
+    return comments | {key: f"guessed; {note}" for key, note in found.choice.notes.items()}
 
 
 def _corpus_lines(

@@ -22,6 +22,7 @@ from lineage.config.data import Task
 from lineage.config.records import suggest_nearest
 from lineage.errors import InputError
 from lineage.tasks.columns import TableColumns, read_group_column
+from lineage.tasks.recognition import Recognition
 
 # Keys of a task that name columns; each is a field of `Task` (`lineage.config.data`).
 COLUMN_KEYS = (
@@ -47,7 +48,7 @@ COLUMN_KEYS = (
     "group",
 )
 # Modules of this package that are not kinds.
-SUPPORT_MODULES = ("base", "columns", "info")
+SUPPORT_MODULES = ("base", "columns", "info", "recognition", "tagged_words")
 Unit = Literal["text", "choice", "sentence", "word"]
 
 
@@ -89,6 +90,8 @@ class Kind:
     makes_groups: bool = False
     # task -> the cells of a row that can be read, by column; None: any texts and zeros can.
     make_example: Callable[[Task], dict[str, Any]] | None = None
+    # The columns by which `lineage init` recognizes the kind; None: it does not propose it.
+    recognition: Recognition | None = None
 
     def __post_init__(self) -> None:
         for key in (*self.required_columns, *self.optional_columns):

@@ -116,6 +116,15 @@ def _check_name_lengths(values: list[str], name: str, where: str, *, noun: str) 
     return values
 
 
+def is_number(cell: str) -> bool:
+    """Return whether a cell, as it is written, is a number."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
 def parse_integer(value: Any) -> int:
     """Return the whole number of a cell, including 5.0, as in a column with gaps."""
     number = _parse_number(value)

@@ -19,6 +19,7 @@ from lineage.language import (
 )
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import TableColumns, parse_integer, read_text_column
+from lineage.tasks.recognition import recognize_by_names
 
 CharacterSpan = tuple[int, int]  # the first character, and the one after the last
 
@@ -210,4 +211,7 @@ KIND = Kind(
     metrics=("f1", "exact_match"),
     label_columns=("answers", "answer_starts"),
     identity_columns=("question", "context"),
+    recognition=recognize_by_names(
+        "question", "context", "answers", optional=("answer_starts",), num_cut=2
+    ),
 )

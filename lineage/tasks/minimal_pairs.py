@@ -6,6 +6,7 @@ from lineage.answers.pair import PairAnswer
 from lineage.config.data import Task
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import TableColumns, read_text_column
+from lineage.tasks.recognition import recognize_by_names
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
@@ -35,4 +36,5 @@ KIND = Kind(
     may_truncate=False,  # sentences that are cut may no longer differ
     whole_text_columns=("good", "bad"),
     identity_columns=("good", "bad"),
+    recognition=recognize_by_names("good", "bad"),
 )

@@ -1,5 +1,6 @@
 """A text, a question about it, and several choices, one of which is right."""
 
+import re
 from typing import Any
 
 import pandas as pd
@@ -17,6 +18,9 @@ from lineage.language import (
 )
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import TableColumns, read_label_column, read_text_column
+from lineage.tasks.recognition import ColumnChoice, Recognition, SampleTable
+
+CHOICE_NAME = re.compile(r"(choice|option|ending)_?(\d|[a-e])", re.I)
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
@@ -137,6 +141,18 @@ def _read_labels(
     return labels
 
 
+def choose_columns(table: SampleTable) -> ColumnChoice | None:
+    """Return the columns of a table with a column for each choice."""
+    choices = [name for name in table.columns if CHOICE_NAME.fullmatch(name)]
+    if len(choices) < 2:
+        return None
+    others = table.without(choices)
+    texts = table.requested.text or others.choose_texts()[0]
+    label, notes = others.choose_label(texts)
+    keys = {"text": list(texts), "choices": choices, "label": label}
+    return ColumnChoice(keys, (*texts, choices[0]), is_cut=True, notes=notes)
+
+
 KIND = Kind(
     name="multiple_choice",
     unit="choice",
@@ -146,4 +162,9 @@ KIND = Kind(
     answer=ChoiceAnswer,
     metrics=("accuracy",),
     identity_columns=("text", "choices"),
+    recognition=Recognition(
+        "names",
+        choose_columns,
+        needs="a column for each choice, named choice1, choice2 and so on; rename them",
+    ),
 )

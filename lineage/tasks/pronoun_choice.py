@@ -3,6 +3,7 @@
 A label is the name of a candidate's column, or the candidate itself, or neither.
 """
 
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -21,6 +22,12 @@ from lineage.tasks.columns import (
     read_label_column,
     read_text_column,
 )
+from lineage.tasks.recognition import ColumnChoice, Recognition, SampleTable
+
+PRONOUN_NAME = "pronoun"
+START_NAME = re.compile(r"(.+)[_-](start|offset)", re.I)  # first characters of another column
+# The files of GAP have one for each candidate, true or false, in place of a label.
+COREFERENCE_NAME = re.compile(r"(.+)[_-]coref", re.I)
 
 
 @dataclass(frozen=True)
@@ -223,6 +230,46 @@ def make_example(task: Task) -> dict[str, Any]:
     }
 
 
+def choose_columns(table: SampleTable) -> ColumnChoice | None:
+    """Return the columns of a pronoun, of several candidates and of their starts, if there are.
+
+    Raises InputError, also for a table like GAP's, which has no label.
+    """
+    starts = _find_start_columns(table)
+    pronouns = [name for name in starts if name.lower() == PRONOUN_NAME]
+    candidates = [name for name in starts if name not in pronouns]
+    if not pronouns or len(candidates) < 2:
+        return None
+    others = table.without([*starts, *starts.values()])
+    texts = table.requested.text or others.choose_texts()[0]
+    flags = [name for name in others.columns if COREFERENCE_NAME.fullmatch(name)]
+    if flags and not table.requested.label and "label" not in others.columns:
+        raise others.refusal(
+            f"{' and '.join(flags)} say of each candidate whether it is right",
+            f"; write one column label instead, with {', '.join(candidates)} or {NEITHER}",
+        )
+    label, notes = others.choose_label(texts)
+    keys = {
+        "text": list(texts),
+        "pronoun": pronouns[0],
+        "pronoun_start": starts[pronouns[0]],
+        "candidates": candidates,
+        "candidate_starts": [starts[name] for name in candidates],
+        "label": label,
+    }
+    return ColumnChoice(keys, texts, is_cut=True, notes=notes)
+
+
+def _find_start_columns(table: SampleTable) -> dict[str, str]:
+    """Return the columns whose first characters are in another column, and that column."""
+    starts = {}
+    for name, column in table.columns.items():
+        found = START_NAME.fullmatch(name)
+        if found and found[1] in table.columns and column.is_numeric:
+            starts[found[1]] = name
+    return starts
+
+
 KIND = Kind(
     name="pronoun_choice",
     unit="word",
@@ -241,4 +288,10 @@ KIND = Kind(
     integer_columns=("pronoun_start", "candidate_starts"),
     identity_columns=("text", "firsts", "lasts"),
     make_example=make_example,
+    recognition=Recognition(
+        "names",
+        choose_columns,
+        needs="the columns pronoun and pronoun_start, and for each candidate two such as a and "
+        "a_start; rename them",
+    ),
 )

@@ -4,6 +4,7 @@ A sentence with several predicates has a row for each. Its rows are a group, so 
 together in one split, and are one unit of the intervals.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -16,7 +17,14 @@ from lineage.errors import row_error, shorten_value
 from lineage.language import join_words
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import TableColumns, normalize_label, parse_integer, parse_list
+from lineage.tasks.recognition import Column, ColumnChoice, Recognition, SampleTable
+from lineage.tasks.tagged_words import BILSTM_HINT, NEEDS, are_spans, choose_tagged_words, entries
 
+PREDICATE_NAMES = (
+    *("predicate", "predicate_index", "predicate_idx"),
+    *("verb", "verb_index", "verb_idx"),
+)
+MIN_VERB_SHARE = 0.9  # of the rows, in which the predicate is a token, and has the tag of a verb
 MAX_MISPLACED_SHARE = 0.5  # of the rows with a verb; with more, places do not count from 0
 
 
@@ -114,6 +122,58 @@ def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
     return [[join_words(list(tokens), language) for tokens in items["tokens"]]]
 
 
+def choose_columns(table: SampleTable) -> ColumnChoice | None:
+    """Return the columns of tagged words with a column of places, those of each row's verb."""
+    choice = choose_tagged_words(table)
+    if choice is None:
+        return None
+    predicate = _find_predicate(table, choice)
+    if predicate is None:
+        if not table.is_requested:
+            return None
+        raise table.refusal(
+            f"kind={table.requested.kind} needs a column with the place of the verb among the "
+            f"words, from 0; call it {PREDICATE_NAMES[0]}, and give a row for each verb of a "
+            "sentence"
+        )
+    tokens = choice.keys["tokens"]
+    keys = {"tokens": tokens, "predicate": predicate, "label": choice.keys["label"]}
+    return replace(choice, keys=keys)
+
+
+def _find_predicate(table: SampleTable, choice: ColumnChoice) -> str | None:
+    """Return the column with the place of each row's verb, by its tags or by its name."""
+    tokens = table.columns[choice.keys["tokens"]]
+    tags = table.columns[choice.keys["label"]]
+    if are_spans(tags.filled) and not table.is_requested:
+        return None
+    places = [column for column in table.columns.values() if _are_places(column, tokens)]
+    found = [column.name for column in places if _are_verbs(column, tags)]
+    found += [column.name for column in places if column.name.lower() in PREDICATE_NAMES]
+    return found[0] if found else None
+
+
+def _are_places(places: Column, tokens: Column) -> bool:
+    """Return whether a column has in nearly each row the place of one of its words, from 0.
+
+    Reading the data will refuse the other rows.
+    """
+    if not places.is_numeric or places.has_fractions or len(places.filled) < len(places.values):
+        return False
+    pairs = zip(places.values, tokens.values, strict=True)
+    num_inside = sum(0 <= float(place) < len(entries(words)) for place, words in pairs)
+    return num_inside >= MIN_VERB_SHARE * len(places.values)
+
+
+def _are_verbs(places: Column, tags: Column) -> bool:
+    """Return whether the tags at these places are nearly all that of the verb."""
+    num_verbs = 0
+    for place, cell in zip(places.values, tags.values, strict=True):
+        row_tags = dict(enumerate(map(str, entries(cell))))
+        num_verbs += row_tags.get(int(float(place))) in VERB_TAGS
+    return num_verbs >= MIN_VERB_SHARE * len(places.values)
+
+
 KIND = Kind(
     name="semantic_roles",
     unit="word",
@@ -126,4 +186,5 @@ KIND = Kind(
     integer_columns=("predicate",),
     identity_columns=("tokens", "predicate"),
     makes_groups=True,
+    recognition=Recognition("tags", choose_columns, needs=NEEDS, comment=BILSTM_HINT),
 )

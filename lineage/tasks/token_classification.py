@@ -17,6 +17,8 @@ from lineage.tasks.columns import (
     normalize_label,
     parse_list,
 )
+from lineage.tasks.recognition import Recognition
+from lineage.tasks.tagged_words import BILSTM_HINT, NEEDS, choose_tagged_words
 
 MIN_ROWS_FOR_CHECK = 24  # fewer rows allow no conclusion
 MAX_SINGLE_TOKEN_SHARE = 0.9  # of the rows; sentences of one word exist, but not that many
@@ -189,4 +191,5 @@ KIND = Kind(
     metrics=("span_f1", "token_accuracy"),
     may_truncate=False,
     identity_columns=("tokens",),
+    recognition=Recognition("tags", choose_tagged_words, needs=NEEDS, comment=BILSTM_HINT),
 )
