@@ -14,6 +14,7 @@ from lineage.data.checks import TextLengthLimit, check_corpus, check_task_data
 from lineage.errors import InputError
 from lineage.study.checks import check_study, text_length_limits
 from lineage.study.models import load_model_config
+from lineage.tasks.base import check_extra_texts, check_task, load_kind
 from tests.helpers.tasks import write_jsonl
 
 SHIPPED = read_yaml(Path(__file__).resolve().parent.parent / "params.yaml")
@@ -220,29 +221,22 @@ def test_an_extra_test_set_must_have_as_many_texts_as_the_task_unless_they_are_j
     if kind == "multiple_choice":
         block["choices"] = ["x", "y"]
     task = parse_record(Task, {"kind": kind, "label": "l", **block}, "task")
+    extra_task = extra_test_task(task, "far", "task")
+    assert extra_task.text == tuple(extra_columns)
     if not is_rejected:
-        assert extra_test_task(task, "far", "task").text == tuple(extra_columns)
+        check_extra_texts(task, extra_task, load_kind(kind), "task.extra_test_sets.far")
         return
     message = rf"task\.extra_test_sets\.far\.text: {len(extra_columns)} columns, but the task's own items have {len(columns)}"
     with pytest.raises(InputError, match=message):
-        extra_test_task(task, "far", "task")
+        check_extra_texts(task, extra_task, load_kind(kind), "task.extra_test_sets.far")
 
 
 @pytest.mark.parametrize("key", ["text", "choices"])
 def test_an_empty_list_of_columns_is_rejected(key: str) -> None:
+    keys = {"text": ["a"], "choices": ["x", "y"], "label": "l", "files": {"test": "t.csv"}}
+    task = parse_record(Task, {"kind": "multiple_choice", **keys, key: []}, "task")
     with pytest.raises(InputError, match=f"'{key}' is empty; name at least one column"):
-        parse_record(
-            Task,
-            {
-                "kind": "multiple_choice",
-                "text": ["a"],
-                "choices": ["x", "y"],
-                "label": "l",
-                "files": {"test": "t.csv"},
-                key: [],
-            },
-            "task",
-        )
+        check_task(task, load_kind("multiple_choice"), "task")
 
 
 @pytest.mark.parametrize(

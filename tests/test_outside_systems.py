@@ -118,7 +118,6 @@ def test_predictions_that_do_not_answer_each_item_once_are_refused(
 
 @pytest.mark.parametrize(("name", "entry", "message"), [
     ("gpt", {"predictions": "llm.csv"}, "the name 'gpt' must match"),
-    ("tfidf", {"predictions": "llm.csv"}, "the name 'tfidf' must match"),
     ("llm", {"predictions": "llm.csv", "price_per_1000_items": -1}, "it must be 0 or more"),
     ("llm", {"predictions": "llm.csv", "price": 1}, "unknown key 'price'"),
 ])  # fmt: skip
@@ -127,6 +126,13 @@ def test_names_and_prices_are_checked(
 ) -> None:
     with pytest.raises(InputError, match=message):
         add_systems(tmp_path, make_project(tmp_path), **{name: entry})
+
+
+def test_the_name_of_a_baseline_is_refused(tmp_path: Path, run_stage: RunStage) -> None:
+    add_systems(tmp_path, make_project(tmp_path), nearest_candidate={"predictions": "llm.csv"})
+    code, output = run_stage(tmp_path, "sources")
+    assert code == 2
+    assert "outside_systems: the name 'nearest_candidate' is that of a baseline; choose" in output
 
 
 @pytest.mark.parametrize("label_map", [{0: "no", 1: "yes"}, {0: "0", 1: "yes"}, ["no", "yes"]])

@@ -282,7 +282,9 @@ def test_every_module_that_is_listed_as_a_kind_is_one() -> None:
         assert load_kind(name).name == name
 
 
-def test_a_kind_whose_key_is_not_in_the_list_of_column_keys_is_refused() -> None:
+def test_a_kind_whose_key_is_no_field_of_a_task_is_refused() -> None:
     """The columns of other keys are not read."""
-    with pytest.raises(AssertionError, match="word_sense: add 'subject' to COLUMN_KEYS"):
+    with pytest.raises(
+        AssertionError, match=r"word_sense: add \['subject'\] to the fields of Task"
+    ):
         dataclasses.replace(load_kind("word_sense"), required_columns=("tokens", "subject"))

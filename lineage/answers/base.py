@@ -146,6 +146,10 @@ class Answer:
         """
         raise NotImplementedError(f"{cls.__name__}.read_predictions")
 
+    @classmethod
+    def check_new_items(cls, items: pd.DataFrame, labels: Sequence[str], where: str) -> None:
+        """Raise InputError if a system with these labels cannot answer new items."""
+
     # Scores.
 
     @classmethod

@@ -55,6 +55,16 @@ class ChoiceAnswer(LabelAnswer):
         return [str(position) for position in range(counts["train"])]
 
     @classmethod
+    def check_new_items(cls, items: pd.DataFrame, labels: Sequence[str], where: str) -> None:
+        """Raise InputError if new items have more or fewer choices than those of training."""
+        num_choices = len(items["choices"].iloc[0])
+        if num_choices != len(labels):
+            raise InputError(
+                f"{where}: its items have {num_choices} choices, those of the training data "
+                f"{len(labels)}; give every item as many"
+            )
+
+    @classmethod
     def warn_of_labels(cls, splits: Splits, task: Task) -> list[str]:
         """Return nothing: positions have no names."""
         return []

@@ -222,9 +222,6 @@ class Task:
             raise ValueError(
                 f"probes is {list(self.probes)}; name linear, bilstm, or each of them once"
             )
-        for key in ("text", "choices", "candidates", "references"):
-            if getattr(self, key) == ():
-                raise ValueError(f"'{key}' is empty; name at least one column, or remove the key")
         check_unnamed_columns(self)
         if self.label_map is not None and not self.label_map:
             raise ValueError(
@@ -280,17 +277,20 @@ class Task:
             pairs = enumerate(self.label_map or ())
         return {str(label): name for label, name in pairs}
 
+    def list_columns(self, keys: Iterable[str]) -> list[str]:
+        """Return the names of the columns that some keys name."""
+        columns: list[str] = []
+        for key in keys:
+            names = getattr(self, key)
+            columns += names if isinstance(names, tuple) else [names]
+        return columns
+
     @property
     def data_keys(self) -> dict[str, Any]:
         """All keys as a tree, but the outside systems, which change no item."""
         tree = dataclasses.asdict(self)
         del tree["outside_systems"]
         return tree
-
-    @property
-    def is_text_pair(self) -> bool:
-        """True if an item is two texts that are read together."""
-        return self.choices is not None or self.context is not None or len(self.text or ()) == 2
 
 
 def extra_test_task(task: Task, name: str, where: str) -> Task:
@@ -314,14 +314,6 @@ def extra_test_task(task: Task, name: str, where: str) -> Task:
         raise InputError(
             f"{inner}: an extra test set holds test items of kind {task.kind} and nothing else; "
             "name only a test split"
-        )
-    num_texts = len(found.text or ())
-    own_num_texts = len(task.text or ())
-    # With choices, the columns of `text` are joined into one text.
-    if found.choices is None and num_texts != own_num_texts:
-        raise InputError(
-            f"{inner}.text: {num_texts} columns, but the task's own items have {own_num_texts}; "
-            "name as many"
         )
     return found
 

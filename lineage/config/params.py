@@ -26,13 +26,6 @@ from lineage.results import HELDOUT_TEST_SET, joined_system_name
 PARAMS_FILE = Path("params.yaml")
 # The copy that the sources stage makes: an edit of params.yaml during a run changes the next run.
 RECORDED_PARAMS_FILE = Path("artifacts/sources/params.yaml")
-# Names of result rows that do not come from a model.
-RESERVED_MODEL_NAMES = frozenset(
-    {
-        *("majority", "chance", "tfidf", "copy", "kneser_ney", "word_frequency", "ceiling"),
-        *("lead_3", "longest_sentence", "nearest_candidate"),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -247,8 +240,6 @@ class Params:
     def __post_init__(self) -> None:
         check_positive(self, "threads")
         check_seed("seed", self.seed)
-        for name in sorted(RESERVED_MODEL_NAMES & set(self.models)):
-            raise ValueError(f"models: the name '{name}' is that of a baseline; choose another")
         if HELDOUT_TEST_SET in self.tasks:
             raise ValueError(
                 f"tasks: the name '{HELDOUT_TEST_SET}' is reserved for rows of language models; "
@@ -287,10 +278,9 @@ class Params:
             _check_entries("grid.join_static_model", static_model, "grid.models", grid.models)
 
     def _check_ensembles(self) -> None:
-        taken = RESERVED_MODEL_NAMES | set(self.models)
         for name, members in self.grid.ensembles.items():
             key = f"grid.ensembles.{name}"
-            if not NAME_PATTERN.fullmatch(name) or name in taken:
+            if not NAME_PATTERN.fullmatch(name) or name in self.models:
                 raise ValueError(
                     f"grid.ensembles: the name '{name}' must match {NAME_PATTERN.pattern} and "
                     "differ from the names of models and baselines; choose another"
@@ -306,7 +296,7 @@ class Params:
                 )
 
     def _check_outside_systems(self) -> None:
-        taken = RESERVED_MODEL_NAMES | set(self.models) | set(self.grid.ensembles)
+        taken = {*self.models, *self.grid.ensembles}
         for task_name, task in self.tasks.items():
             for name in task.outside_systems:
                 if not NAME_PATTERN.fullmatch(name) or name in taken:

@@ -30,7 +30,7 @@ from lineage.errors import InputError, RowError
 from lineage.synthetic import examples, grammar
 from lineage.synthetic import tasks as synthetic_tasks
 from lineage.synthetic.tasks import Ceilings
-from lineage.tasks.base import COLUMN_KEYS, Kind, check_task, choose_metrics, load_kind
+from lineage.tasks.base import Kind, check_extra_texts, check_task, choose_metrics, load_kind
 from lineage.tasks.columns import find_filled_rows
 from lineage.tasks.info import TaskInfo
 
@@ -106,11 +106,14 @@ def check_task_files(
             if read_files:
                 table.check(columns_to_read(resolved_task, split, table))
     for name in task.extra_test_sets:
+        place = f"{where}.extra_test_sets.{name}"
+        extra_task = extra_test_task(task, name, where)
+        check_extra_texts(task, extra_task, kind, place)
         check_task_files(
-            extra_test_task(task, name, where),
+            extra_task,
             kind,
             root=root,
-            where=f"{where}.extra_test_sets.{name}",
+            where=place,
             read_files=read_files,
             is_extra_test_set=True,
         )
@@ -194,12 +197,9 @@ def columns_to_read(task: Task, split: str, table: DataTable) -> list[str]:
         if text_format is not None and text_format.row_unit == "line" and task.text and task.label:
             columns += [name for name in text_format.column_names if name == task.label]
         return columns
-    columns = []
-    given = [key for key in COLUMN_KEYS if getattr(task, key) is not None]
-    for key in load_kind(task.kind).keys_of_split(split, given):
-        names = getattr(task, key)
-        columns.extend(names if isinstance(names, tuple) else [names])
-    return list(dict.fromkeys(columns))
+    kind = load_kind(task.kind)
+    given = [key for key in kind.column_keys if getattr(task, key) is not None]
+    return list(dict.fromkeys(task.list_columns(kind.keys_of_split(split, given))))
 
 
 def _check_first_lines(task: Task, kind: Kind, tables: dict[str, UserTable]) -> None:
@@ -382,7 +382,7 @@ def _describe_items(
         "labels": labels,
         "metric": choose_metrics(raw.task, kind, default=default_metric),
         "symmetric": raw.task.symmetric,
-        "is_pair": raw.task.is_text_pair,
+        "is_pair": kind.is_text_pair(raw.task),
         "probes": list(raw.task.probes),
         "counts": {split: len(table) for split, table in splits.items()},
         "dropped": dropped,

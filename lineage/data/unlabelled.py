@@ -133,15 +133,12 @@ def _full_row_texts(table: UserTable, kind: Kind, row: int) -> Iterator[str]:
     for key in kind.input_columns:
         if key in kind.integer_columns:
             continue
-        names = getattr(table.task, key) or ()
-        if isinstance(names, str):
-            names = (names,)
-        for name in names:
+        for name in table.task.list_columns([key]):
             cell = table.columns[name][row]
             is_list = hasattr(cell, "__len__") and not isinstance(cell, str)
             entries = cell if is_list else [cell]
             words = [normalize_text(cell_to_text(entry)) for entry in entries]
-            if key == "choices":
+            if key in kind.text_list_columns:
                 yield from words
             else:
                 yield " ".join(words)

@@ -131,7 +131,8 @@ def _choose_stand_ins(params: Params, data: StudyData) -> dict[str, str]:
     for name in params.grid.tasks:
         task = params.tasks[name]
         length = round(math.log(data.item_bytes[name], LENGTH_STEP))
-        form = [length, task.kind, task.is_text_pair, task.symmetric, task.probes, bool(task.folds)]
+        is_pair = load_kind(task.kind).is_text_pair(task)
+        form = [length, task.kind, is_pair, task.symmetric, task.probes, bool(task.folds)]
         stand_ins[name] = first.setdefault(json.dumps(["task", form], default=str), name)
     for seed in params.grid.pretrain_seeds:
         stand_ins[str(seed)] = str(params.grid.pretrain_seeds[0])

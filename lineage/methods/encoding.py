@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lineage.answers.pronoun import NEITHER
 from lineage.language import join_words, spaces_before_words, word_spans
 from lineage.networks.batch import Batch
 from lineage.tokenizers.pairs import encode_pairs
@@ -44,7 +43,7 @@ class EncodedItem:
     # Empty if the task does not ask about words.
     word_pieces: tuple[np.ndarray, ...] = ()
     num_answers: int = 1  # one, or one for every word
-    # The number of the word whose arguments the others may be, or of the pronoun that stands for one.
+    # The number of the answer that the others are related to: a verb, or a pronoun.
     predicate: int | None = None
     other_encodings: tuple[Encoding, ...] = ()
     is_multiple_choice: bool = False
@@ -240,15 +239,18 @@ def encode_items(
 ) -> list[EncodedItem]:
     """Encode every row of a table with at most `max_length` positions per encoding.
 
-    Columns: question and context; or tokens, perhaps with target or predicate; or text, alone, with
-    `second`, with choices or with mentions. `symmetric` pairs are encoded in both orders.
+    Columns: question and context; or tokens, perhaps with target; or text, alone, with `second`,
+    with choices or with spans. Words and spans may have a predicate. `symmetric` pairs are encoded
+    in both orders.
     """
-    if "mentions" in table:
-        return _encode_mentions(table, tokenizer, max_length=max_length)
+    if "firsts" in table:
+        items = _encode_spans(table, tokenizer, max_length=max_length)
+        return _relate_to_predicates(items, table)
     if "context" in table:
         return _encode_contexts(table, tokenizer, max_length=max_length, language=language)
     if "tokens" in table:
-        return _encode_sentences(table, tokenizer, max_length=max_length, language=language)
+        items = _encode_sentences(table, tokenizer, max_length=max_length, language=language)
+        return _relate_to_predicates(items, table)
     texts = table["text"].tolist()
     question_lengths = table["asked"].tolist() if "asked" in table else None
     if "choices" in table:
@@ -265,6 +267,15 @@ def encode_items(
     return [
         EncodedItem(encoding, texts=((text,),))
         for text, encoding in zip(texts, encodings, strict=True)
+    ]
+
+
+def _relate_to_predicates(items: list[EncodedItem], table: pd.DataFrame) -> list[EncodedItem]:
+    if "predicate" not in table:
+        return items
+    return [
+        dataclasses.replace(item, predicate=int(place))
+        for item, place in zip(items, table["predicate"], strict=True)
     ]
 
 
@@ -291,15 +302,9 @@ def _encode_sentences(
 ) -> list[EncodedItem]:
     sentences = [[str(token) for token in tokens] for tokens in table["tokens"]]
     if "target" not in table:
-        items = [
+        return [
             encode_sentence(tokens, tokenizer, max_length=max_length, language=language)
             for tokens in sentences
-        ]
-        if "predicate" not in table:
-            return items
-        return [
-            dataclasses.replace(item, predicate=int(place))
-            for item, place in zip(items, table["predicate"], strict=True)
         ]
     return [
         encode_word_in_context(
@@ -309,25 +314,21 @@ def _encode_sentences(
     ]
 
 
-def _encode_mentions(
+def _encode_spans(
     table: pd.DataFrame, tokenizer: Tokenizer, *, max_length: int | None
 ) -> list[EncodedItem]:
-    """Encode texts, and ask about their mentions; the predicate is the pronoun."""
+    """Encode texts, and ask about spans of their words."""
 
     def encode(part: str) -> Encoding:
         return tokenizer.encode(part, max_length=max_length)
 
     items = []
-    names = ("text", "starts", "ends", "mentions", "firsts", "lasts")
-    for text, starts, ends, mentions, firsts, lasts in zip(
-        *(table[name] for name in names), strict=True
-    ):
+    columns = (table[name] for name in ("text", "starts", "ends", "firsts", "lasts"))
+    for text, starts, ends, firsts, lasts in zip(*columns, strict=True):
         item = _encode_windows(
             text, np.array(starts), np.array(ends), encode, max_length=max_length
         )
-        spans = [*zip(firsts, lasts, strict=True)]
-        pronoun = list(mentions).index(NEITHER)
-        items.append(dataclasses.replace(_select_spans(item, spans), predicate=pronoun))
+        items.append(_select_spans(item, [*zip(firsts, lasts, strict=True)]))
     return items
 
 

@@ -26,7 +26,6 @@ from lineage.results import PUBLIC_FAMILY
 from lineage.serving.predict import (
     OpenedSystem,
     Predictor,
-    list_columns_of_keys,
     list_input_columns,
     open_exported,
     prediction_fields,
@@ -176,10 +175,10 @@ def build_example(opened: OpenedSystem) -> pd.DataFrame:
 
 
 def _column_type(opened: OpenedSystem, name: str) -> DataType | Array:
-    """Return the type of an input column: texts, but for lists of choices and places of words."""
+    """Return the type of an input column: texts, lists of texts, or whole numbers."""
     task = opened.task
-    if name in list_columns_of_keys(task, opened.kind.integer_columns):
+    if name in task.list_columns(opened.kind.integer_columns):
         return DataType.long
-    if task.choices == (name,):
+    if any(getattr(task, key) == (name,) for key in opened.kind.text_list_columns):
         return Array(DataType.string)
     return DataType.string

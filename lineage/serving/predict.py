@@ -4,7 +4,6 @@ The file is read, answered and written in chunks of rows, so memory does not gro
 """
 
 import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -185,16 +184,7 @@ def describe_new_items(task: Task, kind: Kind, text_columns: list[str]) -> Task:
 
 def list_input_columns(task: Task, kind: Kind) -> list[str]:
     """Return the names of the columns that an item is read from."""
-    return list_columns_of_keys(task, kind.input_columns)
-
-
-def list_columns_of_keys(task: Task, keys: Iterable[str]) -> list[str]:
-    """Return the names of the columns that some keys of a task name."""
-    columns: list[str] = []
-    for key in keys:
-        names = getattr(task, key)
-        columns += names if isinstance(names, tuple) else [names]
-    return columns
+    return task.list_columns(kind.input_columns)
 
 
 def list_word_columns(task: Task) -> tuple[str, ...]:
@@ -263,12 +253,7 @@ class Predictor:
             ]
         items = self.kind.read_items(selected, self.task, self.place)
         items.index = pd.Index([filled[row] for row in items.index])
-        num_choices = len(items["choices"].iloc[0]) if "choices" in items else None
-        if num_choices not in (None, len(self.record.labels)):
-            raise InputError(
-                f"{self.place}: its items have {num_choices} choices, those of the training data "
-                f"{len(self.record.labels)}; give every item as many"
-            )
+        self.kind.answer.check_new_items(items, self.record.labels, self.place)
         return items
 
     def _answer(self, items: pd.DataFrame) -> TableColumns:

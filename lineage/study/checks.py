@@ -1,6 +1,7 @@
 """Check that the parts of a study fit each other, before anything runs."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ from lineage.data.checks import TextLengthLimit, check_corpus, check_task_data
 from lineage.data.outside_predictions import match_outside_predictions
 from lineage.errors import InputError
 from lineage.language import base_language, is_spaceless
+from lineage.methods.registry import list_baselines
 from lineage.networks.base import LanguageModelFamily, Public, Static
 from lineage.study.models import ModelConfig, load_model_config
 from lineage.tasks.base import load_kind
 from lineage.training.budget import match_parameter_budget
 
 Models = dict[str, ModelConfig]
+# Names of result rows that come from no model and no baseline method.
+OTHER_ROW_NAMES = ("kneser_ney", "word_frequency", "ceiling")
 
 
 def check_study(params: Params) -> Models:
@@ -25,6 +29,7 @@ def check_study(params: Params) -> Models:
     """
     for name, task in params.tasks.items():
         load_kind(task.kind, f"params.yaml: tasks.{name}.kind")
+    _check_names(params)
     models = {name: load_model_config(params, name) for name in params.models}
     corpus = params.corpora[params.budget.corpus]
     languages = sorted({source.language or corpus.language for source in corpus.sources})
@@ -63,6 +68,22 @@ def check_data(params: Params, models: Models, root: Path) -> dict[str, dict[str
         records[f"tasks/{name}"] = check_task_data(name, params, root, limits)
         records[f"outside_systems/{name}"] = match_outside_predictions(name, params, root)
     return records
+
+
+def _check_names(params: Params) -> None:
+    """Raise InputError if the user gives the name of a baseline to something else."""
+    reserved = {*list_baselines().methods, *OTHER_ROW_NAMES}
+    named: dict[str, Iterable[str]] = {
+        "models": params.models,
+        "grid.ensembles": params.grid.ensembles,
+    }
+    for task_name, task in params.tasks.items():
+        named[f"tasks.{task_name}.outside_systems"] = task.outside_systems
+    for key, names in named.items():
+        for name in sorted(reserved & {*names}):
+            raise InputError(
+                f"params.yaml: {key}: the name '{name}' is that of a baseline; choose another"
+            )
 
 
 def _check_adaptation(params: Params, models: Models) -> None:
@@ -309,10 +330,11 @@ def _check_positions(params: Params, model: ModelConfig, max_positions: int) -> 
         )
     for name in params.grid.tasks:
         task = params.tasks[name]
-        if load_kind(task.kind).unit == "word":
+        kind = load_kind(task.kind)
+        if kind.unit == "word":
             # Sentences are read in windows, contexts in parts, a word with the context that fits.
             continue
-        num_special = 3 if task.is_text_pair else 2
+        num_special = 3 if kind.is_text_pair(task) else 2
         if task.max_words + num_special > seq_len:
             raise InputError(
                 f"{key}: {seq_len} is less than tasks.{name}.max_words, {task.max_words}, plus "

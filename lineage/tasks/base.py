@@ -10,7 +10,7 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import pandas as pd
@@ -24,29 +24,6 @@ from lineage.errors import InputError
 from lineage.tasks.columns import TableColumns, read_group_column
 from lineage.tasks.recognition import Recognition
 
-# Keys of a task that name columns; each is a field of `Task` (`lineage.config.data`).
-COLUMN_KEYS = (
-    "text",
-    "choices",
-    "label",
-    "tokens",
-    "predicate",
-    "pronoun",
-    "pronoun_start",
-    "candidates",
-    "candidate_starts",
-    "source",
-    "target",
-    "references",
-    "context",
-    "question",
-    "answers",
-    "answer_starts",
-    "good",
-    "bad",
-    "words",
-    "group",
-)
 # Modules of this package that are not kinds.
 SUPPORT_MODULES = ("base", "columns", "info", "recognition", "tagged_words")
 Unit = Literal["text", "choice", "sentence", "word"]
@@ -88,14 +65,24 @@ class Kind:
     identity_columns: tuple[str, ...] = ()
     # `make_items` gives a column group, of items that belong together, if the task names none.
     makes_groups: bool = False
+    # A model reads two texts of an item together, whatever number of columns `text` names.
+    reads_pairs: bool = False
+    # Keys that may name one column with lists of texts, in place of a column for each text.
+    text_list_columns: tuple[str, ...] = ()
     # task -> the cells of a row that can be read, by column; None: any texts and zeros can.
     make_example: Callable[[Task], dict[str, Any]] | None = None
     # The columns by which `lineage init` recognizes the kind; None: it does not propose it.
     recognition: Recognition | None = None
 
     def __post_init__(self) -> None:
-        for key in (*self.required_columns, *self.optional_columns):
-            assert key in COLUMN_KEYS, f"{self.name}: add '{key}' to COLUMN_KEYS"
+        unknown = {*self.required_columns, *self.optional_columns} - {*self.column_keys}
+        assert not unknown, f"{self.name}: add {sorted(unknown)} to the fields of Task"
+
+    @property
+    def column_keys(self) -> tuple[str, ...]:
+        """The keys of a task of this kind that name columns, in the order of `Task`."""
+        own = {*self.required_columns, *self.optional_columns}
+        return tuple(field.name for field in fields(Task) if field.name in own)
 
     def read_items(self, columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
         """Return the items of a user's table, with the columns group and truncated."""
@@ -123,7 +110,11 @@ class Kind:
 
     def suits_setfit(self, task: Task) -> bool:
         """Return whether SetFit can learn a task of this kind: one text has one label."""
-        return self.unit == "text" and self.answer.has_one_label and not task.is_text_pair
+        return self.unit == "text" and self.answer.has_one_label and not self.is_text_pair(task)
+
+    def is_text_pair(self, task: Task) -> bool:
+        """Return whether an item is two texts that are read together."""
+        return self.reads_pairs or len(task.text or ()) == 2
 
     @property
     def input_columns(self) -> tuple[str, ...]:
@@ -148,6 +139,13 @@ def list_kinds() -> tuple[str, ...]:
     """Return the names of all kinds: the modules of this package that are kinds."""
     modules = pkgutil.iter_modules(lineage.tasks.__path__)
     return tuple(module.name for module in modules if module.name not in SUPPORT_MODULES)
+
+
+@functools.cache
+def list_column_keys() -> tuple[str, ...]:
+    """Return the keys that name columns for any kind, in the order of `Task`."""
+    named = {key for name in list_kinds() for key in load_kind(name).column_keys}
+    return tuple(field.name for field in fields(Task) if field.name in named)
 
 
 def load_kind(name: str, where: str = "kind") -> Kind:
@@ -196,15 +194,30 @@ def check_task(task: Task, kind: Kind, where: str, *, is_extra_test_set: bool = 
         )
 
 
+def check_extra_texts(task: Task, extra: Task, kind: Kind, where: str) -> None:
+    """Raise InputError if the items of an extra test set have more or fewer texts than the task's."""
+    num_texts = len(extra.text or ())
+    own_num_texts = len(task.text or ())
+    if num_texts != own_num_texts and not kind.reads_pairs:
+        raise InputError(
+            f"{where}.text: {num_texts} columns, but the task's own items have {own_num_texts}; "
+            "name as many"
+        )
+
+
 def _unused_key(kind: Kind, key: str) -> InputError:
     return InputError(f"{key}: a task of kind {kind.name} does not use it; remove the key")
 
 
 def _check_columns(task: Task, kind: Kind, where: str) -> None:
-    for key in COLUMN_KEYS:
+    for key in list_column_keys():
         is_given = getattr(task, key) is not None
-        if is_given and key not in (*kind.required_columns, *kind.optional_columns):
+        if is_given and key not in kind.column_keys:
             raise _unused_key(kind, f"{where}.{key}")
+        if getattr(task, key) == ():
+            raise InputError(
+                f"{where}: '{key}' is empty; name at least one column, or remove the key"
+            )
         if not is_given and key in kind.required_columns and not task.generated:
             raise InputError(
                 f"{where}: the key '{key}' is missing; name the column of the data that holds it"

@@ -211,6 +211,7 @@ KIND = Kind(
     metrics=("f1", "exact_match"),
     label_columns=("answers", "answer_starts"),
     identity_columns=("question", "context"),
+    reads_pairs=True,
     recognition=recognize_by_names(
         "question", "context", "answers", optional=("answer_starts",), num_cut=2
     ),

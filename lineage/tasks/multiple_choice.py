@@ -162,6 +162,8 @@ KIND = Kind(
     answer=ChoiceAnswer,
     metrics=("accuracy",),
     identity_columns=("text", "choices"),
+    reads_pairs=True,
+    text_list_columns=("choices",),
     recognition=Recognition(
         "names",
         choose_columns,

@@ -54,16 +54,17 @@ class _Place:
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns text, starts, ends, mentions, firsts, lasts, label and truncated.
+    """Return columns text, starts, ends, mentions, firsts, lasts, predicate, label and truncated.
 
     `text` is a window of max_words words with all mentions, or of more if they are further apart.
     `starts` and `ends` are the characters of its words. `mentions` names the label of each mention,
-    in the order of the text; `firsts` and `lasts` are their first and last words.
+    in the order of the text; `firsts` and `lasts` are their first and last words; `predicate` is
+    the place of the pronoun among them.
     """
     _check_keys(task, where)
     assert task.text is not None
     texts = read_text_column(columns, task.text[0], where)
-    names = ["text", "starts", "ends", "mentions", "firsts", "lasts", "truncated"]
+    names = ["text", "starts", "ends", "mentions", "firsts", "lasts", "predicate", "truncated"]
     rows = []
     for row, text in enumerate(texts):
         rows.append(_cut_window(text, _find_mentions(columns, text, row, task, where), task))
@@ -167,14 +168,16 @@ def _cut_window(text: str, mentions: list[_Mention], task: Task) -> tuple[Any, .
     room_before = (num_kept - num_needed) // 2
     begin = max(0, min(first - room_before, len(words) - num_kept))
     kept = slice(begin, begin + num_kept)
+    labels = [mention.label for mention in mentions]
     shift = starts[begin]
     return (
         text[shift : ends[kept][-1]],
         [start - shift for start in starts[kept]],
         [end - shift for end in ends[kept]],
-        [mention.label for mention in mentions],
+        labels,
         [place - begin for place in firsts],
         [place - begin for place in lasts],
+        labels.index(NEITHER),
         len(words) > num_kept,
     )
 
