@@ -1,4 +1,4 @@
-"""A method is one file and two lines, and so is a type of answer: those of docs/how-to."""
+"""A method, a type of answer and a kind of task are one file each, as in docs/how-to."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from lineage.config.records import read_yaml
+from lineage.synthetic.grammar import generate_documents
 from tests.helpers.checkout import ROOT, copy_tree, run_command
 
 STUDY = """\
@@ -17,11 +19,12 @@ corpora:
 budget: {corpus: general, text_bytes: 50_000, max_epochs: 1, body_parameters: 20_000}
 tasks:
   sentiment: {kind: text_classification, generated: synthetic, max_words: 24, limit: {train: 60, validation: 20, test: 40}}
+  stance: {kind: stance, files: {train: stance.csv, test: stance.csv}, text: [text], about: about, label: label, max_words: 24}
   grade: {kind: text_regression, files: {train: grades.csv, test: grades.csv}, text: [text], label: grade, max_words: 24}
 grid:
   models: [gpt]
   pretrain_seeds: [0]
-  tasks: [sentiment, grade]
+  tasks: [sentiment, grade, stance]
   adapt_models: []
   adapt_tasks: []
   target_only_models: []
@@ -48,18 +51,37 @@ def read_example(name: str) -> str:
     return example[1]
 
 
+def add_stance(folder: Path) -> None:
+    """Add the kind of task of docs/how-to, and a file of 80 rows."""
+    (folder / "lineage/tasks/stance.py").write_text(read_example("add-a-kind-of-task.md"))
+    add_lines(
+        folder / "lineage/config/data.py",
+        "",
+        "    label: str | None = None\n    tokens",
+        "    about: str | None = None  # for stance: what a text is for or against",
+    )
+    rows = [
+        (f"w{n % 7} w{n} {'yes' if n % 3 else 'no'}", f"s{n % 2}", f"{n % 3 % 2}")
+        for n in range(80)
+    ]
+    pd.DataFrame(rows, columns=["text", "about", "label"]).to_csv(
+        folder / "stance.csv", index=False
+    )
+
+
 def add_lines(path: Path, import_line: str, before: str, line: str) -> None:
-    """Add an import, and a line before the first one that begins with `before`."""
+    """Add an import, if any, and a line before the first one that begins with `before`."""
     text = path.read_text(encoding="utf-8")
-    first_import = text.index("\nfrom lineage.") + 1
-    text = f"{text[:first_import]}{import_line}\n{text[first_import:]}"
+    if import_line:
+        first_import = text.index("\nfrom lineage.") + 1
+        text = f"{text[:first_import]}{import_line}\n{text[first_import:]}"
     place = text.index(before)
     path.write_text(f"{text[:place]}{line}\n{text[place:]}", encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a study whose code has the method and the answer of docs/how-to, after its run."""
+    """Return a study whose code has the examples of docs/how-to, after its run."""
     folder = copy_tree(tmp_path_factory.mktemp("extended"))
     (folder / "lineage/methods/nearest.py").write_text(read_example("add-a-method.md"))
     add_lines(
@@ -78,6 +100,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "from lineage.answers.grade import GradeAnswer",
         )
     )
+    add_stance(folder)
     (folder / "params.yaml").write_text(STUDY)
     grades = pd.DataFrame(
         {
@@ -94,7 +117,7 @@ def test_a_method_is_one_file_and_two_lines(study: Path) -> None:
     rows = pd.read_csv(study / "reports/results.csv", keep_default_na=False)
     own = rows[(rows["head"] == "nearest") & (rows["group"] == "all")]
     assert {*own["init"]} == {"pretrained", "random"}
-    assert {*own["task"]} == {"sentiment"} and {*own["status"]} == {"ok"}
+    assert {*own["task"]} == {"sentiment", "stance"} and {*own["status"]} == {"ok"}
     page = (study / "reports/comparison.md").read_text(encoding="utf-8")
     assert "GPT, nearest neighbour" in page
     (study / "new.csv").write_text("text\nw1 w2\nw3\n")
@@ -114,3 +137,36 @@ def test_a_type_of_answer_is_one_file_that_a_kind_names(study: Path) -> None:
     assert len(answers) and (answers == answers.round()).all()
     baselines = pd.read_parquet(study / "artifacts/results/predictions/baselines-grade.parquet")
     assert (baselines["prediction"].astype(float) % 1 == 0).all()
+
+
+def test_a_kind_of_task_is_one_file_and_one_line(study: Path) -> None:
+    rows = pd.read_csv(study / "reports/results.csv", keep_default_na=False)
+    own = rows[(rows["task"] == "stance") & (rows["group"] == "all")]
+    assert {*own.loc[own["status"] == "ok", "model"]} >= {"gpt", "majority", "tfidf"}
+    assert {*own.loc[own["status"] == "ok", "transfer"]} >= {"frozen", "finetuned"}
+    (study / "new.csv").write_text("text,about\nw1 yes,s1\n,s0\nw3 no,s0\n")
+    run_command(
+        study, "python", "-m", "flows.cli", "predict", "new.csv", "-o", "stances.csv",
+        "--task", "stance", "--system", "tfidf",
+    )  # fmt: skip
+    answers = pd.read_csv(study / "stances.csv")["prediction"]
+    assert answers.notna().tolist() == [True, False, True]
+
+
+def test_init_proposes_the_new_kind_and_check_refuses_a_bad_row(study: Path) -> None:
+    documents = generate_documents(60, seed=1)
+    (study / "texts.txt").write_text("\n\n".join(documents), encoding="utf-8")
+    run_command(
+        study, "python", "-m", "flows.cli", "init", "own", "--corpus", "texts.txt",
+        "--task", "view=stance.csv",
+    )  # fmt: skip
+    task = read_yaml(study / "own/params.yaml")["tasks"]["view"]
+    assert task["kind"] == "stance"
+    assert (task["text"], task["about"], task["label"]) == (["text"], "about", "label")
+    table = pd.read_csv(study / "stance.csv")
+    table.loc[4, "about"] = " "
+    table.to_csv(study / "stance.csv", index=False)
+    printed = run_command(
+        study / "own", "python", "-m", "flows.cli", "check", code=2, PYTHONPATH=str(study)
+    )
+    assert "row 5: column 'about': the subject is blank" in printed
