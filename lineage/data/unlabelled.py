@@ -13,6 +13,7 @@ from lineage.errors import InputError
 from lineage.language import cell_to_text, is_blank, join_words, normalize_text, truncate_to_words
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
+    Cell,
     TableColumns,
     find_filled_rows,
     is_number,
@@ -107,7 +108,7 @@ def _row_texts(columns: TableColumns, task: Task, where: str) -> list[str]:
         return read_cells(columns, name, where)
     texts = [""] * len(columns[name])
     for row in find_filled_rows({name: columns[name]}):
-        words = parse_list(columns[name][row], row, name, where, allow_blank=True)
+        words = parse_list(Cell(columns[name][row], row, name, where), allow_blank=True)
         texts[row] = join_words([word for word in words if not is_blank(word)], task.language)
     return texts
 

@@ -3,13 +3,21 @@
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from lineage.answers.label_names import WHOLE_NUMBER
 from lineage.config.data import Task
-from lineage.errors import InputError, check_rows, display_width, row_error, shorten_value
+from lineage.errors import (
+    InputError,
+    RowError,
+    check_rows,
+    display_width,
+    row_error,
+    shorten_value,
+)
 from lineage.language import (
     cell_to_text,
     is_blank,
@@ -30,8 +38,28 @@ MAX_NAME_WIDTH = (
 MAX_BLANK_SHARE = 0.1
 # Separates the words of a cell in Hadoop's tables, and in PaddleNLP's tables of named entities.
 LIST_SEPARATOR = "\x02"
+NO_ENTRIES = "an entry is blank, or there are none"  # in a list
 # A list of texts, numbers or numpy numbers that was written as one text.
 STRINGIFIED_LIST = re.compile(r"\[\s*(['\"]|-?\d|[\w.]+\().*\]", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a user's table, and its place for messages."""
+
+    value: Any
+    row: int
+    column: str
+    where: str
+
+    def error(self, problem: str) -> RowError:
+        """Return an error that names the row and the column."""
+        return row_error(self.row, self.where, f"column '{self.column}': {problem}")
+
+
+def list_cells(columns: TableColumns, name: str, where: str) -> list[Cell]:
+    """Return the cells of a column."""
+    return [Cell(value, row, name, where) for row, value in enumerate(columns[name])]
 
 
 def find_filled_rows(columns: TableColumns) -> list[int]:
@@ -159,32 +187,52 @@ def read_number_column(columns: TableColumns, name: str, where: str) -> list[flo
     return numbers
 
 
-def parse_list(
-    value: Any, row: int, name: str, where: str, *, allow_blank: bool = False
-) -> list[str]:
+def parse_list(cell: Cell, *, allow_blank: bool = False) -> list[str]:
     """Return a cell as a list of words, tags or choices."""
-    no_entries = f"column '{name}': an entry is blank, or there are none"
+    value = cell.value
+    start = f"column '{cell.column}'"
     if value is None:
-        raise row_error(row, where, no_entries)
+        raise cell.error(NO_ENTRIES)
     if not isinstance(value, str | list | tuple) and not hasattr(value, "tolist"):
-        raise row_error(row, where, f"column '{name}' does not hold a list")
+        raise row_error(cell.row, cell.where, f"{start} does not hold a list")
     entries = value
     if isinstance(value, str):
         if STRINGIFIED_LIST.fullmatch(value):
-            raise row_error(
-                row,
-                where,
-                f"column '{name}' holds a list written as text; write the words with spaces "
-                "between them, or use jsonl or parquet",
+            problem = (
+                f"{start} holds a list written as text; write the words with spaces between them, "
+                "or use jsonl or parquet"
             )
+            raise row_error(cell.row, cell.where, problem)
         entries = value.split(LIST_SEPARATOR if LIST_SEPARATOR in value else None)
     try:
         texts = [normalize_text(cell_to_text(entry)) for entry in entries]
     except TypeError as error:
-        raise row_error(row, where, f"column '{name}': an entry {error}") from None
+        raise cell.error(f"an entry {error}") from None
     if not texts or not (allow_blank or all(texts)):
-        raise row_error(row, where, no_entries)
+        raise cell.error(NO_ENTRIES)
     return texts
+
+
+def parse_place(cell: Cell, tokens: Sequence[str], *, meaning: str) -> int:
+    """Return the place of a token, from 0. Raises InputError that says its `meaning`."""
+    try:
+        place = parse_integer(cell.value)
+    except (TypeError, ValueError, OverflowError):
+        raise cell.error(f"{shorten_value(cell.value)} is not {meaning}") from None
+    if not 0 <= place < len(tokens):
+        raise cell.error(f"{place} is outside the {len(tokens)} tokens, which count from 0")
+    return place
+
+
+def parse_start(cell: Cell) -> int:
+    """Return the number of characters before something in a text."""
+    try:
+        start = parse_integer(cell.value)
+    except (TypeError, ValueError, OverflowError):
+        start = -1
+    if start < 0:
+        raise cell.error(f"'{shorten_value(cell.value)}' is not a number of characters")
+    return start
 
 
 def read_word_columns(

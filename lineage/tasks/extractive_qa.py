@@ -18,7 +18,7 @@ from lineage.language import (
     word_spans,
 )
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import TableColumns, parse_integer, read_text_column
+from lineage.tasks.columns import Cell, TableColumns, parse_start, read_text_column
 from lineage.tasks.recognition import recognize_by_names
 
 CharacterSpan = tuple[int, int]  # the first character, and the one after the last
@@ -35,6 +35,9 @@ class _Row:
 
     def error(self, problem: str) -> InputError:
         return row_error(self.number, self.where, problem)
+
+    def start_cell(self, value: Any) -> Cell:
+        return Cell(value, self.number, self.starts, self.where)
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def _parse_answers(value: object, starts: list[Any] | None, row: _Row) -> list[_
             "must be a start for each answer"
         )
     return [
-        _Answer(text, None if start is None else _parse_start(start, row))
+        _Answer(text, None if start is None else parse_start(row.start_cell(start)))
         for text, start in zip(texts, starts, strict=True)
     ]
 
@@ -120,18 +123,6 @@ def _as_list(value: object) -> list[Any]:
         return list(value)
     is_missing = value is None or value != value
     return [] if is_missing else [value]
-
-
-def _parse_start(value: object, row: _Row) -> int:
-    try:
-        number = parse_integer(value)
-    except (TypeError, ValueError, OverflowError):
-        number = -1
-    if number < 0:
-        raise row.error(
-            f"column '{row.starts}': '{shorten_value(value)}' is not a number of characters"
-        )
-    return number
 
 
 def _locate_answer(answer: _Answer, raw_context: str, context: str, row: _Row) -> CharacterSpan:

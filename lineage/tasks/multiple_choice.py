@@ -1,7 +1,6 @@
 """A text, a question about it, and several choices, one of which is right."""
 
 import re
-from typing import Any
 
 import pandas as pd
 
@@ -17,7 +16,13 @@ from lineage.language import (
     truncate_to_words,
 )
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import TableColumns, read_label_column, read_text_column
+from lineage.tasks.columns import (
+    Cell,
+    TableColumns,
+    list_cells,
+    read_label_column,
+    read_text_column,
+)
 from lineage.tasks.recognition import ColumnChoice, Recognition, SampleTable
 
 CHOICE_NAME = re.compile(r"(choice|option|ending)_?(\d|[a-e])", re.I)
@@ -89,40 +94,38 @@ def _read_choices(columns: TableColumns, task: Task, where: str) -> list[list[st
     """Return each item's choices, from a column for each of them or from one column of lists."""
     names = task.choices or ()
     if len(names) == 1:
-        cells = columns[names[0]]
-        return [_parse_choices(value, row, names[0], where) for row, value in enumerate(cells)]
+        return list(map(_parse_choices, list_cells(columns, names[0], where)))
     choice_columns = [read_text_column(columns, name, where, noun="choice") for name in names]
     return [list(choices) for choices in zip(*choice_columns, strict=True)]
 
 
-def _parse_choices(value: Any, row: int, name: str, where: str) -> list[str]:
-    if value is None or isinstance(value, str | bytes | int | float | dict):
+def _parse_choices(cell: Cell) -> list[str]:
+    if cell.value is None or isinstance(cell.value, str | bytes | int | float | dict):
         raise row_error(
-            row,
-            where,
-            f"column '{name}' does not hold a list; name a column for each choice, or one column "
-            "of lists",
+            cell.row,
+            cell.where,
+            f"column '{cell.column}' does not hold a list; name a column for each choice, or one "
+            "column of lists",
         )
     try:
-        choices = [normalize_text(cell_to_text(choice)) for choice in value]
+        choices = [normalize_text(cell_to_text(choice)) for choice in cell.value]
     except TypeError as error:
-        raise row_error(row, where, f"column '{name}': a choice {error}") from None
+        raise cell.error(f"a choice {error}") from None
     if any(map(is_blank, choices)):
-        raise row_error(row, where, f"column '{name}': a choice is blank")
+        raise cell.error("a choice is blank")
     return choices
 
 
 def _check_choice_counts(choices: list[list[str]], task: Task, where: str) -> None:
-    column = task.choices[0] if task.choices else ""
+    assert task.choices is not None
     for row, own in enumerate(choices):
+        cell = Cell(own, row, task.choices[0], where)
         if len(own) < 2:
-            raise row_error(row, where, f"column '{column}': there must be at least two choices")
+            raise cell.error("there must be at least two choices")
         if len(own) != len(choices[0]):
-            raise row_error(
-                row,
-                where,
-                f"column '{column}': it has {len(own)} choices, but the first row has "
-                f"{len(choices[0])}; all rows must have the same number",
+            raise cell.error(
+                f"it has {len(own)} choices, but the first row has {len(choices[0])}; all rows "
+                "must have the same number"
             )
 
 
@@ -132,11 +135,8 @@ def _read_labels(
     labels = read_label_column(columns, name, where)
     for row, (own, label) in enumerate(zip(choices, labels, strict=True)):
         if label not in map(str, range(len(own))):
-            raise row_error(
-                row,
-                where,
-                f"column '{name}': '{shorten_value(label)}' is not one of the {len(own)} "
-                "choices, which count from 0",
+            raise Cell(label, row, name, where).error(
+                f"'{shorten_value(label)}' is not one of the {len(own)} choices, which count from 0"
             )
     return labels
 

@@ -12,12 +12,13 @@ import pandas as pd
 
 from lineage.answers.pronoun import NEITHER, PronounAnswer
 from lineage.config.data import Task
-from lineage.errors import InputError, row_error, shorten_value
+from lineage.errors import InputError, shorten_value
 from lineage.language import WORD_CHARACTER, cell_to_text, is_blank, normalize_text, word_spans
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
+    Cell,
     TableColumns,
-    parse_integer,
+    parse_start,
     read_cells,
     read_label_column,
     read_text_column,
@@ -37,20 +38,6 @@ class _Mention:
     label: str  # the label that it stands for
     start: int
     end: int
-
-
-@dataclass(frozen=True)
-class _Place:
-    """The cells with a mention and with its start, for messages."""
-
-    row: int
-    where: str
-    column: str
-    start_column: str
-
-    def error(self, problem: str, *, is_start: bool = True) -> InputError:
-        column = self.start_column if is_start else self.column
-        return row_error(self.row, self.where, f"column '{column}': {problem}")
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
@@ -102,48 +89,42 @@ def _find_mentions(
     named += [(column, column, start_column) for column, start_column in candidates]
     mentions: dict[tuple[int, int], _Mention] = {}
     for label, column, start_column in named:
-        place = _Place(row, where, column, start_column)
-        start, end = _locate(
-            columns[column][row], columns[start_column][row], raw_text, text, place
-        )
+        cell = Cell(columns[column][row], row, column, where)
+        start_cell = Cell(columns[start_column][row], row, start_column, where)
+        start, end = _locate(cell, start_cell, raw_text, text)
         if (start, end) in mentions:
-            raise place.error(
-                f"'{shorten_value(text[start:end])}' at {columns[start_column][row]} is named twice "
-                "in the row; name different places"
+            raise start_cell.error(
+                f"'{shorten_value(text[start:end])}' at {start_cell.value} is named twice in the "
+                "row; name different places"
             )
         mentions[start, end] = _Mention(label, start, end)
     return [mentions[characters] for characters in sorted(mentions)]
 
 
-def _locate(cell: Any, start_cell: Any, raw_text: str, text: str, place: _Place) -> tuple[int, int]:
+def _locate(cell: Cell, start_cell: Cell, raw_text: str, text: str) -> tuple[int, int]:
     """Return the characters of a mention in the clean text; its start counts those of the raw one.
 
     Raises InputError if the text has another string there, or goes on with the same word.
     """
     try:
-        mention = normalize_text(cell_to_text(cell))
+        mention = normalize_text(cell_to_text(cell.value))
     except TypeError as error:
-        raise place.error(str(error), is_start=False) from None
+        raise cell.error(str(error)) from None
     if is_blank(mention):
-        raise place.error("it is blank", is_start=False)
-    try:
-        raw_start = parse_integer(start_cell)
-    except (TypeError, ValueError, OverflowError):
-        raw_start = -1
-    if raw_start < 0:
-        raise place.error(f"'{shorten_value(start_cell)}' is not a number of characters")
+        raise cell.error("it is blank")
+    raw_start = parse_start(start_cell)
     # The stop keeps a space before the mention.
     start = len(normalize_text(raw_text[:raw_start] + ".")) - 1
     end = start + len(mention)
     if raw_start >= len(raw_text) or text[start:end] != mention:
         there = raw_text[raw_start : raw_start + len(mention)]
         found = f"where '{shorten_value(there)}' stands" if there else "behind its end"
-        raise place.error(
+        raise start_cell.error(
             f"'{shorten_value(mention)}' should begin at character {raw_start} of the text, "
             f"{found}; count characters from 0"
         )
     if _is_inside_word(text, start) or _is_inside_word(text, end):
-        raise place.error(
+        raise start_cell.error(
             f"'{shorten_value(mention)}' at {raw_start} is a part of a longer word; name whole words"
         )
     return start, end
@@ -205,11 +186,9 @@ def _read_labels(columns: TableColumns, task: Task, where: str) -> list[str]:
         elif len(written) == 1:
             labels.append(written[0])
         else:
-            raise row_error(
-                row,
-                where,
-                f"column '{task.label}': '{shorten_value(label)}' is no candidate of the row; write "
-                f"the name of its column ({', '.join(task.candidates)}), or {NEITHER}",
+            raise Cell(label, row, task.label, where).error(
+                f"'{shorten_value(label)}' is no candidate of the row; write the name of its "
+                f"column ({', '.join(task.candidates)}), or {NEITHER}"
             )
     return labels
 

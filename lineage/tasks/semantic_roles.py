@@ -5,7 +5,6 @@ together in one split, and are one unit of the intervals.
 """
 
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
@@ -16,10 +15,21 @@ from lineage.config.data import Task
 from lineage.errors import row_error, shorten_value
 from lineage.language import join_words
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import TableColumns, normalize_label, parse_integer, parse_list
+from lineage.tasks.columns import (
+    Cell,
+    TableColumns,
+    list_cells,
+    normalize_label,
+    parse_list,
+    parse_place,
+)
 from lineage.tasks.recognition import Column, ColumnChoice, Recognition, SampleTable
 from lineage.tasks.tagged_words import BILSTM_HINT, NEEDS, are_spans, choose_tagged_words, entries
 
+PLACE_MEANING = (
+    "the place of a token; write that of the verb, counted from 0, and a row for each verb of a "
+    "sentence"
+)
 PREDICATE_NAMES = (
     *("predicate", "predicate_index", "predicate_idx"),
     *("verb", "verb_index", "verb_idx"),
@@ -31,66 +41,39 @@ MAX_MISPLACED_SHARE = 0.5  # of the rows with a verb; with more, places do not c
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     """Return columns tokens, predicate (a place among them), label (a tag for each) and group."""
     assert task.tokens is not None and task.predicate is not None
-    tokens = [
-        parse_list(cell, row, task.tokens, where) for row, cell in enumerate(columns[task.tokens])
-    ]
+    tokens = [parse_list(cell) for cell in list_cells(columns, task.tokens, where)]
     predicates = [
-        _read_place(cell, tokens[row], row, task, where)
-        for row, cell in enumerate(columns[task.predicate])
+        parse_place(cell, words, meaning=PLACE_MEANING)
+        for cell, words in zip(list_cells(columns, task.predicate, where), tokens, strict=True)
     ]
     items = pd.DataFrame({"tokens": tokens, "predicate": predicates})
     if task.label is not None:
-        items["label"] = [
-            _read_tags(cell, tokens[row], row, task.label, where)
-            for row, cell in enumerate(columns[task.label])
-        ]
+        cells = list_cells(columns, task.label, where)
+        items["label"] = list(map(_read_tags, cells, tokens))
         _check_places(items, task, where)
     return items.assign(group=list(map(name_unnamed_group, tokens)))
 
 
-def _read_place(cell: Any, tokens: list[str], row: int, task: Task, where: str) -> int:
-    try:
-        place = parse_integer(cell)
-    except (TypeError, ValueError, OverflowError):
+def _read_tags(cell: Cell, tokens: list[str]) -> list[str]:
+    if is_span_annotation(cell.value):
         raise row_error(
-            row,
-            where,
-            f"column '{task.predicate}': {shorten_value(cell)} is not the place of a token; write "
-            "that of the verb, counted from 0, and a row for each verb of a sentence",
-        ) from None
-    if not 0 <= place < len(tokens):
-        raise row_error(
-            row,
-            where,
-            f"column '{task.predicate}': {place} is outside the {len(tokens)} tokens, which count "
-            "from 0",
+            cell.row,
+            cell.where,
+            f"column '{cell.column}' holds spans of characters, which are not read beside the place "
+            "of a verb; write a tag for each token",
         )
-    return place
-
-
-def _read_tags(cell: Any, tokens: list[str], row: int, name: str, where: str) -> list[str]:
-    if is_span_annotation(cell):
-        raise row_error(
-            row,
-            where,
-            f"column '{name}' holds spans of characters, which are not read beside the place of a "
-            "verb; write a tag for each token",
-        )
-    tags = [normalize_label(tag) for tag in parse_list(cell, row, name, where)]
+    tags = [normalize_label(tag) for tag in parse_list(cell)]
     if len(tags) != len(tokens):
         raise row_error(
-            row,
-            where,
-            f"there are {len(tokens)} tokens and {len(tags)} tags in '{name}'; there must be a tag "
-            "for each token",
+            cell.row,
+            cell.where,
+            f"there are {len(tokens)} tokens and {len(tags)} tags in '{cell.column}'; there must be "
+            "a tag for each token",
         )
     for tag in tags:
         if len(tag.split()) > 1:
-            raise row_error(
-                row,
-                where,
-                f"column '{name}': the tag '{shorten_value(tag)}' has a space in it; write tags "
-                "without spaces",
+            raise cell.error(
+                f"the tag '{shorten_value(tag)}' has a space in it; write tags without spaces"
             )
     return tags
 
@@ -109,12 +92,11 @@ def _check_places(items: pd.DataFrame, task: Task, where: str) -> None:
     if len(misplaced) <= MAX_MISPLACED_SHARE * num_verbs:
         return
     row = misplaced[0]
-    raise row_error(
-        row,
-        where,
-        f"column '{task.predicate}': it names the token at {items['predicate'][row]}, counted from "
-        f"0, but the tag {PREDICATE_TYPES[0]} is on the one at {verbs[row][0]}, and "
-        f"{len(misplaced) - 1:,} more rows differ; write the places from 0",
+    place = items["predicate"][row]
+    raise Cell(place, row, task.predicate or "", where).error(
+        f"it names the token at {place}, counted from 0, but the tag {PREDICATE_TYPES[0]} is on the "
+        f"one at {verbs[row][0]}, and {len(misplaced) - 1:,} more rows differ; write the places "
+        "from 0"
     )
 
 

@@ -12,8 +12,11 @@ from lineage.language import is_blank, is_spaceless, join_words, normalize_text
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     MAX_BLANK_SHARE,
+    NO_ENTRIES,
+    Cell,
     TableColumns,
     is_empty_cell,
+    list_cells,
     normalize_label,
     parse_list,
 )
@@ -37,22 +40,17 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     if task.label is None:
         return _make_new_items(columns, task, where)
     columns, has_overlap = _convert_spans(columns, task, where)
-    no_entries = "an entry is blank, or there are none"
     for name in (task.tokens, task.label):
         is_filled = [not is_empty_cell(value) for value in columns[name]]
-        check_rows(is_filled, where, f"column '{name}': {no_entries}")
+        check_rows(is_filled, where, f"column '{name}': {NO_ENTRIES}")
     tokens = [
-        parse_list(value, row, task.tokens, where, allow_blank=True)
-        for row, value in enumerate(columns[task.tokens])
+        parse_list(cell, allow_blank=True) for cell in list_cells(columns, task.tokens, where)
     ]
     tags = [
-        [
-            normalize_label(tag)
-            for tag in parse_list(value, row, task.label, where, allow_blank=True)
-        ]
-        for row, value in enumerate(columns[task.label])
+        list(map(normalize_label, parse_list(cell, allow_blank=True)))
+        for cell in list_cells(columns, task.label, where)
     ]
-    check_rows([all(row_tags) for row_tags in tags], where, f"column '{task.label}': {no_entries}")
+    check_rows([all(row_tags) for row_tags in tags], where, f"column '{task.label}': {NO_ENTRIES}")
     tokens = [
         _split_characters(*parts, task)
         for parts in zip(columns[task.tokens], tokens, tags, strict=True)
@@ -80,9 +78,9 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
 def _make_new_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     assert task.tokens is not None
     tokens = []
-    for row, cell in enumerate(columns[task.tokens]):
-        words = parse_list(cell, row, task.tokens, where, allow_blank=True)
-        if isinstance(cell, str) and is_spaceless(task.language) and len(words) == 1:
+    for cell in list_cells(columns, task.tokens, where):
+        words = parse_list(cell, allow_blank=True)
+        if isinstance(cell.value, str) and is_spaceless(task.language) and len(words) == 1:
             words = list(words[0])
         tokens.append([word for word in words if not is_blank(word)])
     return pd.DataFrame({"tokens": tokens})[[bool(words) for words in tokens]]
@@ -114,11 +112,8 @@ def _check_tags(row: int, tags: list[str], task: Task, where: str) -> None:
                     "; 'columns' reads one word of a line: where it is a sentence, set "
                     "document_unit: line"
                 )
-            raise row_error(
-                row,
-                where,
-                f"column '{task.label}': the tag '{shorten_value(tag)}' has a space in it; write "
-                f"tags without spaces{hint}",
+            raise Cell(tags, row, task.label or "", where).error(
+                f"the tag '{shorten_value(tag)}' has a space in it; write tags without spaces{hint}"
             )
 
 
@@ -170,7 +165,7 @@ def _convert_spans(
         try:
             words, tags, overlaps = spans_to_iob2(text, spans, task.language)
         except ValueError as error:
-            raise row_error(row, where, f"column '{task.label}': {error}") from None
+            raise Cell(cell, row, task.label, where).error(str(error)) from None
         all_words.append(words)
         all_tags.append(tags)
         has_overlap.append(overlaps)

@@ -6,7 +6,7 @@ from lineage.answers.words import AnalogyAnswer
 from lineage.config.data import Task
 from lineage.errors import InputError, row_error, shorten_value
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import TableColumns, extract_item_words, read_word_columns
+from lineage.tasks.columns import Cell, TableColumns, extract_item_words, read_word_columns
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
@@ -22,11 +22,9 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
                 "have no difference to add to c",
             )
         if d in (a, b, c):
-            raise row_error(
-                row,
-                where,
-                f"column '{names[3]}': '{shorten_value(d)}' is one of the three words that are "
-                "given, which are never the answer",
+            raise Cell(d, row, names[3], where).error(
+                f"'{shorten_value(d)}' is one of the three words that are given, which are never "
+                "the answer"
             )
     return pd.DataFrame({"words": words})
 

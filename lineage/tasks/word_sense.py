@@ -4,18 +4,28 @@ import pandas as pd
 
 from lineage.answers.label import LabelAnswer
 from lineage.config.data import Task
-from lineage.errors import row_error, shorten_value
 from lineage.language import is_blank, join_words
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import TableColumns, parse_integer, parse_list, read_label_column
+from lineage.tasks.columns import (
+    Cell,
+    TableColumns,
+    list_cells,
+    parse_list,
+    parse_place,
+    read_label_column,
+)
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     """Return columns tokens (a window of max_words around the target), target, label, truncated."""
     assert task.tokens is not None and task.target is not None
-    rows = zip(columns[task.tokens], columns[task.target], strict=True)
     windows = [
-        _cut_window(tokens, target, row, task, where) for row, (tokens, target) in enumerate(rows)
+        _cut_window(tokens, target, task.max_words)
+        for tokens, target in zip(
+            list_cells(columns, task.tokens, where),
+            list_cells(columns, task.target, where),
+            strict=True,
+        )
     ]
     items = pd.DataFrame(windows, columns=["tokens", "target", "truncated"])
     if task.label is not None:
@@ -28,36 +38,15 @@ def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
     return [[join_words(list(tokens), language) for tokens in items["tokens"]]]
 
 
-def _cut_window(
-    value: object, target: object, row: int, task: Task, where: str
-) -> tuple[list[str], int, bool]:
+def _cut_window(words: Cell, target: Cell, max_words: int) -> tuple[list[str], int, bool]:
     """Return max_words words around the target, its place among them, and whether there are more."""
-    assert task.tokens is not None
-    tokens = parse_list(value, row, task.tokens, where)
-    try:
-        place = parse_integer(target)
-    except (TypeError, ValueError, OverflowError):
-        raise row_error(
-            row,
-            where,
-            f"column '{task.target}': {shorten_value(target)} is not the index of a token",
-        ) from None
-    if not 0 <= place < len(tokens):
-        raise row_error(
-            row,
-            where,
-            f"column '{task.target}': {place} is outside the {len(tokens)} tokens, which count "
-            "from 0",
-        )
+    tokens = parse_list(words)
+    place = parse_place(target, tokens, meaning="the index of a token")
     if is_blank(tokens[place]):
-        raise row_error(
-            row,
-            where,
-            f"column '{task.tokens}': the word at {place}, which '{task.target}' names, is blank",
-        )
-    first = max(0, min(place - task.max_words // 2, len(tokens) - task.max_words))
-    window = tokens[first : first + task.max_words]
-    return window, place - first, len(tokens) > task.max_words
+        raise words.error(f"the word at {place}, which '{target.column}' names, is blank")
+    first = max(0, min(place - max_words // 2, len(tokens) - max_words))
+    window = tokens[first : first + max_words]
+    return window, place - first, len(tokens) > max_words
 
 
 KIND = Kind(
