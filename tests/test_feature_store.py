@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 import torch
 
-from lineage.answers.span import ITEM_START, SpanAnswer
+from lineage.answers.base import ITEM_START
+from lineage.answers.span import SpanAnswer
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
 from lineage.methods import feature_store, stored_features

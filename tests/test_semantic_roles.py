@@ -14,7 +14,8 @@ from sklearn.metrics import f1_score
 from flows.new_study import draft_study
 from lineage.answers.groups import can_report_groups, split_by_group
 from lineage.answers.metrics import CONTRIBUTIONS, METRICS
-from lineage.answers.roles import NUM_PLACES, RolesAnswer, place_features, scored_arguments
+from lineage.answers.predicate import NUM_PLACES, place_features
+from lineage.answers.roles import RolesAnswer, scored_arguments
 from lineage.config.records import parse_yaml
 from lineage.data.items import TaskItems
 from lineage.data.task_data import TaskData

@@ -40,7 +40,7 @@ def is_span_annotation(annotation: Any) -> bool:
 def spans_to_iob2(text: str, annotation: Any, language: str) -> tuple[list[str], list[str], bool]:
     """Return the words of a text, their IOB2 tags, and whether spans overlap.
 
-    Of overlapping spans the longest is kept. Positions count characters from 0. An end is
+    The longest of overlapping spans is kept. Positions count characters from 0. An end is
     exclusive, as in spaCy and doccano; where the span has its own text, as in CLUENER and CMeEE,
     the text decides. Raises ValueError for a span that is outside the text or cuts a word.
     """

@@ -31,6 +31,28 @@ Splits = dict[str, pd.DataFrame]
 WordInContext = tuple[str, ...]
 
 
+# Bit of the labels that rows of an item share if it is scored as a whole: it is the first row.
+ITEM_START = 1
+
+
+@dataclass(frozen=True)
+class LabelledSplits:
+    """The labelled items of a task by split, and for messages the file and the label column."""
+
+    tables: Splits
+    places: Mapping[str, str]
+    columns: Mapping[str, str]
+
+    def error(self, split: str, problem: str, *, item_ids: Sequence[str] = ()) -> InputError:
+        """Return an error about the labels of a split, or those of some of its items."""
+        row = ""
+        if len(item_ids):
+            others = len(item_ids) - 1
+            more = f" (and {others:,} more)" if others else ""
+            row = f"row {row_number(item_ids[0])}{more}: "
+        return InputError(f"{self.places[split]}: {row}column '{self.columns[split]}': {problem}")
+
+
 @dataclass(frozen=True)
 class LinearInputs:
     """The inputs of a linear model on TF-IDF for each row: texts, or words in their context."""
@@ -61,8 +83,9 @@ class Answer:
     has_ties: ClassVar[bool] = False  # items may be half right
     averages_groups: ClassVar[bool] = False  # the score is the mean over groups of a score each
     has_one_label: ClassVar[bool] = False  # an item has one label, and train must have them all
-    # Predictions of an outside system fit a column, written as labels are: `read_predictions`.
-    fits_column: ClassVar[bool] = False
+    # What an outside system has to write for each item into a column of predictions, which
+    # `read_predictions` reads as labels are read; empty: its predictions do not fit a column.
+    column_advice: ClassVar[str] = ""
     # The name of the most frequent answer to tasks without classes; empty: majority.
     majority_name: ClassVar[str] = ""
 
@@ -88,13 +111,8 @@ class Answer:
             )
 
     @classmethod
-    def check_labels(
-        cls, splits: Splits, places: Mapping[str, str], columns: Mapping[str, str]
-    ) -> list[str]:
-        """Return the names of the labels. Raises InputError for labels that cannot be learned.
-
-        `places` and `columns` name the file and the label column of each split, for messages.
-        """
+    def check_labels(cls, data: LabelledSplits) -> list[str]:
+        """Return the names of the labels. Raises InputError for labels that cannot be learned."""
         return []
 
     @classmethod
@@ -104,12 +122,7 @@ class Answer:
 
     @classmethod
     def drop_unanswerable(
-        cls,
-        splits: Splits,
-        places: Mapping[str, str],
-        dropped: Mapping[str, dict[str, int]],
-        *,
-        folds: int | None,
+        cls, data: LabelledSplits, dropped: Mapping[str, dict[str, int]], *, folds: int | None
     ) -> None:
         """Drop and count the training items that nothing can be learned from."""
 
@@ -131,6 +144,11 @@ class Answer:
         return {}
 
     @classmethod
+    def warn_of_doubtful(cls, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+        """Return warnings about what `count_doubtful` has counted."""
+        return []
+
+    @classmethod
     def index_labels(cls, labels: "pd.Series[Any]", names: Sequence[str]) -> "pd.Series[Any]":
         """Replace the names of labels by their places in `names`."""
         index_of = {name: index for index, name in enumerate(names)}
@@ -149,6 +167,11 @@ class Answer:
     @classmethod
     def check_new_items(cls, items: pd.DataFrame, labels: Sequence[str], where: str) -> None:
         """Raise InputError if a system with these labels cannot answer new items."""
+
+    @classmethod
+    def answer_types(cls, labels: Sequence[str]) -> dict[str, type]:
+        """Return the columns of the answers to new items, and the type of their values."""
+        return {"prediction": str}
 
     # Scores.
 
@@ -210,14 +233,14 @@ class HeadAnswer(Answer, ABC):
         """Return (M,) labels as a head learns them."""
 
     @abstractmethod
-    def loss(
-        self,
-        scores_MK: torch.Tensor,
-        labels_M: torch.Tensor,
-        *,
-        weights_M: torch.Tensor | None = None,
+    def loss(self, scores_MK: torch.Tensor, labels_M: torch.Tensor) -> torch.Tensor:
+        """Return the sum over rows, or over items, of the loss."""
+
+    def weighted_loss(
+        self, scores_MK: torch.Tensor, labels_M: torch.Tensor, weights_M: torch.Tensor
     ) -> torch.Tensor:
-        """Return the (weighted) sum over rows of the loss."""
+        """Return the weighted sum over rows of the loss, where a text has one label."""
+        raise NotImplementedError(f"{type(self).__name__}.weighted_loss")
 
     @abstractmethod
     def postprocess(self, scores_MK: torch.Tensor) -> np.ndarray:
@@ -310,22 +333,31 @@ MIN_CONSTANT_LABELS = 20  # so many equal numbers or right choices are no chance
 MIN_PLAUSIBLE_PROBABILITY = 1e-6
 
 
-def check_labels_hidden(
-    splits: Splits, places: Mapping[str, str], columns: Mapping[str, str]
-) -> None:
+def check_labels_hidden(data: LabelledSplits) -> None:
     """Raise InputError if a whole split has one label, which is improbable given train."""
-    shares = splits["train"]["label"].explode().value_counts(normalize=True)
+    shares = data.tables["train"]["label"].explode().value_counts(normalize=True)
     if len(shares) < 2:
         return
     for split in ("test", "validation"):
-        if split not in splits:
+        if split not in data.tables:
             continue
-        labels = splits[split]["label"].explode()
+        labels = data.tables[split]["label"].explode()
         if len(labels) < 2 or labels.nunique() != 1:
             continue
         if shares.get(labels.iloc[0], 0.0) ** len(labels) < MIN_PLAUSIBLE_PROBABILITY:
-            raise InputError(
-                f"{places[split]}: column '{columns[split]}': all {len(labels):,} are "
-                f"'{shorten_value(labels.iloc[0])}', as if labels were held back; name a split "
-                "that has them, such as the validation one as test, and this one as unlabelled"
+            raise data.error(
+                split,
+                f"all {len(labels):,} are '{shorten_value(labels.iloc[0])}', as if labels were held "
+                "back; name a split that has them, such as the validation one as test, and this "
+                "one as unlabelled",
             )
+
+
+def check_labels_differ(data: LabelledSplits, labels: Sequence[str], *, noun: str) -> None:
+    """Raise InputError if the training items have one label."""
+    if len(labels) < 2:
+        raise data.error(
+            "train",
+            f"every {noun} is '{shorten_value(labels[0])}'; there is nothing to learn, name another "
+            "column",
+        )

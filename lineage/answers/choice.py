@@ -1,13 +1,19 @@
 """One of several choices of an item, each scored by itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
-from lineage.answers.base import MIN_CONSTANT_LABELS, LinearInputs, Splits, check_labels_hidden
+from lineage.answers.base import (
+    MIN_CONSTANT_LABELS,
+    LabelledSplits,
+    LinearInputs,
+    Splits,
+    check_labels_hidden,
+)
 from lineage.answers.label import LabelAnswer
 from lineage.config.data import Task
 from lineage.errors import InputError
@@ -25,32 +31,31 @@ class ChoiceAnswer(LabelAnswer):
         return 1
 
     @classmethod
-    def check_labels(
-        cls, splits: Splits, places: Mapping[str, str], columns: Mapping[str, str]
-    ) -> list[str]:
+    def check_labels(cls, data: LabelledSplits) -> list[str]:
         """Return the positions of the choices: these are labels even if train lacks one.
 
         Raises InputError if splits differ in the number of choices, or if all right choices of a
         scored split have the same position.
         """
-        counts = {split: len(table["choices"].iloc[0]) for split, table in splits.items()}
+        counts = {split: len(table["choices"].iloc[0]) for split, table in data.tables.items()}
         for split, count in counts.items():
             if count != counts["train"]:
                 raise InputError(
-                    f"{places[split]}: its items have {count} choices, those of train "
+                    f"{data.places[split]}: its items have {count} choices, those of train "
                     f"{counts['train']}; give every item the same number"
                 )
-        check_labels_hidden(splits, places, columns)
-        scored = set(splits)
-        if "validation" in splits:  # else validation is split off train
+        check_labels_hidden(data)
+        scored = set(data.tables)
+        if "validation" in data.tables:  # else validation is split off train
             scored.remove("train")
         for split in sorted(scored):
-            labels = splits[split]["label"]
+            labels = data.tables[split]["label"]
             if labels.nunique() == 1 and len(labels) >= MIN_CONSTANT_LABELS:
-                raise InputError(
-                    f"{places[split]}: column '{columns[split]}': the right choice is number "
-                    f"{labels.iloc[0]} in all {len(labels):,} items, so a model that learns only "
-                    "the position would be right; shuffle the choices of each item, of train too"
+                raise data.error(
+                    split,
+                    f"the right choice is number {labels.iloc[0]} in all {len(labels):,} items, so "
+                    "a model that learns only the position would be right; shuffle the choices of "
+                    "each item, of train too",
                 )
         return [str(position) for position in range(counts["train"])]
 

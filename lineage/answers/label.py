@@ -1,7 +1,7 @@
 """One of several labels: sentiment, topic, entailment, the sense of a word."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,8 +12,10 @@ from torch.nn import functional as F
 
 from lineage.answers.base import (
     HeadAnswer,
+    LabelledSplits,
     PredictionColumns,
     Splits,
+    check_labels_differ,
     check_labels_hidden,
     row_number,
     share_of_labels,
@@ -43,16 +45,13 @@ class ClassAnswer(HeadAnswer):
     def num_outputs(self) -> int:
         return len(self.label_names)
 
-    def loss(
-        self,
-        scores_MK: torch.Tensor,
-        labels_M: torch.Tensor,
-        *,
-        weights_M: torch.Tensor | None = None,
+    def loss(self, scores_MK: torch.Tensor, labels_M: torch.Tensor) -> torch.Tensor:
+        """Return the sum over rows of the cross entropy, in nats."""
+        return F.cross_entropy(scores_MK, labels_M, reduction="sum")
+
+    def weighted_loss(
+        self, scores_MK: torch.Tensor, labels_M: torch.Tensor, weights_M: torch.Tensor
     ) -> torch.Tensor:
-        """Return the weighted sum over rows of the cross entropy, in nats."""
-        if weights_M is None:
-            return F.cross_entropy(scores_MK, labels_M, reduction="sum")
         nats_M = F.cross_entropy(scores_MK, labels_M, reduction="none")
         return (weights_M.to(nats_M.dtype) * nats_M).sum()
 
@@ -66,25 +65,19 @@ class LabelAnswer(ClassAnswer):
     """One of several labels for an item."""
 
     names_labels: ClassVar[bool] = True
-    fits_column: ClassVar[bool] = True
+    column_advice: ClassVar[str] = "one of the labels, such as the most frequent one"
     are_classes: ClassVar[bool] = True
     can_be_shown: ClassVar[bool] = True
     has_one_label: ClassVar[bool] = True
 
     @classmethod
-    def check_labels(
-        cls, splits: Splits, places: Mapping[str, str], columns: Mapping[str, str]
-    ) -> list[str]:
+    def check_labels(cls, data: LabelledSplits) -> list[str]:
         """Return the names of the labels, which train decides."""
-        labels = sort_labels(list(splits["train"]["label"]))
-        if len(labels) < 2:
-            raise InputError(
-                f"{places['train']}: column '{columns['train']}': every label is "
-                f"'{shorten_value(labels[0])}'; there is nothing to learn, name another column"
-            )
-        check_labels_hidden(splits, places, columns)
-        num_train = len(splits["train"])
-        for split, table in splits.items():
+        labels = sort_labels(list(data.tables["train"]["label"]))
+        check_labels_differ(data, labels, noun="label")
+        check_labels_hidden(data)
+        num_train = len(data.tables["train"])
+        for split, table in data.tables.items():
             is_known = table["label"].isin(labels)
             if is_known.all():
                 continue
@@ -95,13 +88,11 @@ class LabelAnswer(ClassAnswer):
                 are_names=not too_many and bool(is_known.mean() >= MIN_KNOWN_SHARE),
                 too_many=too_many,
             )
-            unknown_ids = table["id"][~is_known]
-            others = len(unknown_ids) - 1
-            more = f" (and {others:,} more)" if others else ""
-            raise InputError(
-                f"{places[split]}: row {row_number(unknown_ids.iloc[0])}{more}: column "
-                f"'{columns[split]}': {problem} not occur in train, which has "
-                f"{describe_labels(labels, num_train)}; correct it, add such items to train, or {fix}"
+            raise data.error(
+                split,
+                f"{problem} not occur in train, which has {describe_labels(labels, num_train)}; "
+                f"correct it, add such items to train, or {fix}",
+                item_ids=list(table["id"][~is_known]),
             )
         return labels
 
@@ -125,6 +116,11 @@ class LabelAnswer(ClassAnswer):
                 "frequent one, also where the system gave none"
             )
         return items["label"].to_numpy(object)
+
+    @classmethod
+    def answer_types(cls, labels: Sequence[str]) -> dict[str, type]:
+        probabilities = [f"{PROBABILITY_PREFIX}{label}" for label in labels]
+        return {"prediction": str, **dict.fromkeys(probabilities, float)}
 
     def labels(self, table: pd.DataFrame) -> np.ndarray:
         return table["label"].to_numpy()

@@ -48,7 +48,7 @@ def warn_of_names(
 ) -> list[str]:
     """Return at most two warnings about the labels of train: similar ones, and rare ones.
 
-    Of tags, the rare ones are `span_types`, counted by sentence.
+    For tags, the rare labels are `span_types`, counted by sentence.
     """
     if task.generated:
         return []

@@ -1,6 +1,6 @@
 """A number: how similar two sentences are, how good a review is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lineage.answers.base import MIN_CONSTANT_LABELS, HeadAnswer, PredictionColumns, Splits
-from lineage.errors import InputError
+from lineage.answers.base import MIN_CONSTANT_LABELS, HeadAnswer, LabelledSplits, PredictionColumns
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,7 @@ class NumberAnswer(HeadAnswer):
     """A number, standardized by the mean and standard deviation of the training labels."""
 
     are_numbers: ClassVar[bool] = True
-    fits_column: ClassVar[bool] = True
+    column_advice: ClassVar[str] = "a number, such as the mean of train"
     majority_name: ClassVar[str] = "mean score"
 
     @classmethod
@@ -30,17 +29,15 @@ class NumberAnswer(HeadAnswer):
         return 1
 
     @classmethod
-    def check_labels(
-        cls, splits: Splits, places: Mapping[str, str], columns: Mapping[str, str]
-    ) -> list[str]:
+    def check_labels(cls, data: LabelledSplits) -> list[str]:
         """Return no names.
 
         Raises InputError if all numbers of train are equal, or all of a larger scored split.
         """
         for split in ("train", "test", "validation"):
-            if split not in splits:
+            if split not in data.tables:
                 continue
-            numbers = splits[split]["label"]
+            numbers = data.tables[split]["label"]
             if numbers.nunique() > 1:
                 continue
             if split == "train":
@@ -49,9 +46,7 @@ class NumberAnswer(HeadAnswer):
                 fix = "nothing can be compared; name a split that has them"
             else:
                 continue
-            raise InputError(
-                f"{places[split]}: column '{columns[split]}': every number is {numbers.iloc[0]}; {fix}"
-            )
+            raise data.error(split, f"every number is {numbers.iloc[0]}; {fix}")
         return []
 
     @classmethod
@@ -60,25 +55,29 @@ class NumberAnswer(HeadAnswer):
     ) -> np.ndarray:
         return _format_numbers(items["label"].to_numpy(np.float64))
 
+    @classmethod
+    def answer_types(cls, labels: Sequence[str]) -> dict[str, type]:
+        return {"prediction": float}
+
     def labels(self, table: pd.DataFrame) -> np.ndarray:
         return table["label"].to_numpy(np.float64)
 
-    def loss(
-        self,
-        scores_MK: torch.Tensor,
-        labels_M: torch.Tensor,
-        *,
-        weights_M: torch.Tensor | None = None,
+    def loss(self, scores_MK: torch.Tensor, labels_M: torch.Tensor) -> torch.Tensor:
+        """Return half the sum over rows of the squared error, in standard deviations."""
+        return 0.5 * self._squared_errors(scores_MK, labels_M).sum()
+
+    def weighted_loss(
+        self, scores_MK: torch.Tensor, labels_M: torch.Tensor, weights_M: torch.Tensor
     ) -> torch.Tensor:
-        """Return half the weighted sum over rows of the squared error, in standard deviations."""
+        squares_M = self._squared_errors(scores_MK, labels_M)
+        return 0.5 * (weights_M.to(squares_M.dtype) * squares_M).sum()
+
+    def _squared_errors(self, scores_MK: torch.Tensor, labels_M: torch.Tensor) -> torch.Tensor:
         scores_M = scores_MK[:, 0]
         if scores_M.dtype != torch.float64:
             scores_M = scores_M.float()
         targets_M = (labels_M - self.mean) / self.std
-        squares_M = (scores_M - targets_M.to(scores_M.dtype)).square()
-        if weights_M is not None:
-            squares_M = weights_M.to(squares_M.dtype) * squares_M
-        return 0.5 * squares_M.sum()
+        return (scores_M - targets_M.to(scores_M.dtype)).square()
 
     def postprocess(self, scores_MK: torch.Tensor) -> np.ndarray:
         """Return (M, 1) numbers on the scale of the labels, float64."""

@@ -7,7 +7,7 @@ relative to the pronoun tells its side, and how many others are nearer.
 Shapes: N items, R mentions of an item, M = N R rows, K = 1 score.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,13 +16,19 @@ import pandas as pd
 import torch
 from torch.nn import functional as F
 
-from lineage.answers.base import LinearInputs, Splits, check_labels_hidden
+from lineage.answers.base import (
+    ITEM_START,
+    LabelledSplits,
+    LinearInputs,
+    Splits,
+    check_labels_differ,
+    check_labels_hidden,
+)
 from lineage.answers.label import LabelAnswer
 from lineage.answers.label_names import list_some
-from lineage.answers.roles import place_features
-from lineage.answers.span import ITEM_START
+from lineage.answers.predicate import place_features
 from lineage.config.data import Task
-from lineage.errors import InputError, shorten_value
+from lineage.errors import InputError
 
 NEITHER = "neither"  # the label of an item whose pronoun means something else
 RIGHT = 2  # bit of the label of a mention, as ITEM_START is: it is the answer
@@ -53,25 +59,18 @@ class PronounAnswer(LabelAnswer):
             )
 
     @classmethod
-    def check_labels(
-        cls, splits: Splits, places: Mapping[str, str], columns: Mapping[str, str]
-    ) -> list[str]:
+    def check_labels(cls, data: LabelledSplits) -> list[str]:
         """Return the names of the candidates, then neither, even if train lacks one of them."""
-        names = {split: set(table["mentions"].iloc[0]) for split, table in splits.items()}
+        names = {split: set(table["mentions"].iloc[0]) for split, table in data.tables.items()}
         labels = [*sorted(names["train"] - {NEITHER}), NEITHER]
         for split, found in names.items():
             if found != names["train"]:
                 raise InputError(
-                    f"{places[split]}: its candidates are {list_some(sorted(found - {NEITHER}))}, "
+                    f"{data.places[split]}: its candidates are {list_some(sorted(found - {NEITHER}))}, "
                     f"those of train {list_some(labels[:-1])}; give the columns the same names"
                 )
-        train = splits["train"]["label"]
-        if train.nunique() < 2:
-            raise InputError(
-                f"{places['train']}: column '{columns['train']}': every label is "
-                f"'{shorten_value(train.iloc[0])}'; there is nothing to learn, name another column"
-            )
-        check_labels_hidden(splits, places, columns)
+        check_labels_differ(data, list(data.tables["train"]["label"].unique()), noun="label")
+        check_labels_hidden(data)
         return labels
 
     @classmethod
@@ -97,15 +96,8 @@ class PronounAnswer(LabelAnswer):
     def _right_places(self, table: pd.DataFrame, places_NR: np.ndarray) -> np.ndarray:
         return places_NR[np.arange(len(table)), table["label"].to_numpy()]
 
-    def loss(
-        self,
-        scores_MK: torch.Tensor,
-        labels_M: torch.Tensor,
-        *,
-        weights_M: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def loss(self, scores_MK: torch.Tensor, labels_M: torch.Tensor) -> torch.Tensor:
         """Return the sum over items of the cross entropy, in nats."""
-        assert weights_M is None, "each item counts once"
         num_mentions = len(self.label_names)
         right_N = (labels_M & RIGHT).view(-1, num_mentions).argmax(1)
         return F.cross_entropy(scores_MK.view(-1, num_mentions), right_N, reduction="sum")

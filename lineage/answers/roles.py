@@ -4,27 +4,23 @@ The tags are spans (B-ARG0, I-ARG0), or labels on the heads of arguments (ARG0),
 as spans of one word. Of the predicate nothing is scored: which word it is, is given.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
-from torch.nn import functional as F
 
-from lineage.answers.base import LinearInputs, PredictionColumns, Splits
+from lineage.answers.base import LabelledSplits, LinearInputs, PredictionColumns, Splits
 from lineage.answers.label_names import list_some
+from lineage.answers.predicate import place_features
 from lineage.answers.spans import are_span_tags
 from lineage.answers.tags import TagsAnswer, words_in_context
 from lineage.config.data import Task
-from lineage.errors import InputError
 
 # The types of the predicate itself, and of the rest of a verb with a particle (CoNLL-2005).
 PREDICATE_TYPES = ("V", "C-V")
 VERB_TAGS = {prefix + PREDICATE_TYPES[0] for prefix in ("", "B-", "S-", "U-")}
-# The first distances, in words, of all but the nearest of the bins of `place_features`.
-DISTANCE_BINS = (2, 3, 4, 6, 11)
-NUM_PLACES = 2 * (len(DISTANCE_BINS) + 1) + 1  # bins before, the predicate, bins after
 NO_PREDICATE = "<none>"  # where the predicate is on the other side of a word
 
 
@@ -33,21 +29,20 @@ class RolesAnswer(TagsAnswer):
     """A tag for every word: its role for the predicate, or O."""
 
     @classmethod
-    def check_labels(
-        cls, splits: Splits, places: Mapping[str, str], columns: Mapping[str, str]
-    ) -> list[str]:
+    def check_labels(cls, data: LabelledSplits) -> list[str]:
         """Return the tags of all splits. Raises InputError if none is O, or all are O or V."""
-        labels = super().check_labels(splits, places, columns)
-        where = f"{places['train']}: column '{columns['train']}'"
+        labels = super().check_labels(data)
         if not are_span_tags(labels) and "O" not in labels:
-            raise InputError(
-                f"{where}: no tag is O, which words without a role need (the tags are "
-                f"{list_some(labels)}); if another name means that, rename it: label_map: {{_: O}}"
+            raise data.error(
+                "train",
+                f"no tag is O, which words without a role need (the tags are {list_some(labels)}); "
+                "if another name means that, rename it: label_map: {_: O}",
             )
         if all(is_unscored(tag) for tag in labels):
-            raise InputError(
-                f"{where}: the tags are {', '.join(labels)}, so there is no argument to be found; "
-                "name another column"
+            raise data.error(
+                "train",
+                f"the tags are {', '.join(labels)}, so there is no argument to be found; name "
+                "another column",
             )
         return labels
 
@@ -113,14 +108,3 @@ def scored_arguments(tags_N: np.ndarray, *, are_spans: bool) -> np.ndarray:
         tags = ["O" if is_unscored(tag) else prefix + tag for tag in text.split()]
         scored[row] = " ".join(tags)
     return scored
-
-
-def place_features(offsets_M: torch.Tensor) -> torch.Tensor:
-    """Return (M, NUM_PLACES): one for the bin of a word's distance from the predicate, by side.
-
-    offsets_M: the word's place less that of the predicate, in words.
-    """
-    bins = torch.tensor(DISTANCE_BINS, device=offsets_M.device)
-    distance_M = 1 + torch.bucketize(offsets_M.abs(), bins, right=True)
-    distance_M = torch.where(offsets_M == 0, 0, distance_M)
-    return F.one_hot(NUM_PLACES // 2 + offsets_M.sign() * distance_M, NUM_PLACES)

@@ -12,16 +12,21 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lineage.answers.base import HeadAnswer, LinearInputs, PredictionColumns, Splits
+from lineage.answers.base import (
+    ITEM_START,
+    HeadAnswer,
+    LabelledSplits,
+    LinearInputs,
+    PredictionColumns,
+    Splits,
+)
 from lineage.answers.metrics import ANSWER_SEPARATOR
 from lineage.answers.tags import item_ends, words_in_context
 from lineage.config.data import Task
 from lineage.errors import InputError
 from lineage.language import split_words
 
-# Bits of the label of a word in a context: it is the first word of its item, the first word of the
-# answer, the last word of the answer.
-ITEM_START = 1
+# Further bits of the label of a word in a context: it is the first word of the answer, the last one.
 ANSWER_START = 2
 ANSWER_END = 4
 MAX_ANSWER_WORDS = 30  # the code released with Devlin et al. 2019 allows 30 pieces
@@ -47,35 +52,31 @@ class SpanAnswer(HeadAnswer):
 
     @classmethod
     def drop_unanswerable(
-        cls,
-        splits: Splits,
-        places: Mapping[str, str],
-        dropped: Mapping[str, dict[str, int]],
-        *,
-        folds: int | None,
+        cls, data: LabelledSplits, dropped: Mapping[str, dict[str, int]], *, folds: int | None
     ) -> None:
         """Drop and count training questions whose answer max_words cut off: none can be learned.
 
         They stay in other splits, and with folds in train too, since each is scored. Raises
         InputError if train has no other question; with folds if fewer than half have an answer.
         """
-        has_answer = splits["train"]["label"].map(len) > 0
+        train = data.tables["train"]
+        has_answer = train["label"].map(len) > 0
         num_unanswerable = int((~has_answer).sum())
         if folds and has_answer.mean() < 0.5:
             raise InputError(
-                f"{places['train']}: {num_unanswerable:,} of {len(has_answer):,} questions have no "
+                f"{data.places['train']}: {num_unanswerable:,} of {len(has_answer):,} questions have no "
                 "answer within the first max_words words, and with folds each is scored; raise "
                 "max_words"
             )
         if not has_answer.any():
             raise InputError(
-                f"{places['train']}: no answer is within the first max_words words of its "
+                f"{data.places['train']}: no answer is within the first max_words words of its "
                 "context; raise max_words"
             )
         if folds:
             return
         dropped["train"]["answer_cut_off"] = num_unanswerable
-        splits["train"] = splits["train"][has_answer].reset_index(drop=True)
+        data.tables["train"] = train[has_answer].reset_index(drop=True)
 
     @classmethod
     def can_be_learned(cls, items: pd.DataFrame) -> np.ndarray:
@@ -104,15 +105,8 @@ class SpanAnswer(HeadAnswer):
             labels_by_item.append(labels_W)
         return np.concatenate(labels_by_item)
 
-    def loss(
-        self,
-        scores_MK: torch.Tensor,
-        labels_M: torch.Tensor,
-        *,
-        weights_M: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def loss(self, scores_MK: torch.Tensor, labels_M: torch.Tensor) -> torch.Tensor:
         """Return the sum over items of the cross entropy of both words, in nats."""
-        assert weights_M is None, "each item counts once"
         scores_M2 = scores_MK
         if scores_M2.dtype != torch.float64:
             scores_M2 = scores_M2.float()

@@ -11,10 +11,12 @@ import pandas as pd
 
 from lineage.answers.base import (
     MIN_CONSTANT_LABELS,
+    LabelledSplits,
     LinearInputs,
     PredictionColumns,
     Splits,
     WordInContext,
+    check_labels_differ,
     check_labels_hidden,
     row_number,
     share_of_labels,
@@ -28,9 +30,21 @@ from lineage.answers.spans import (
     suggest_label_map,
 )
 from lineage.config.data import Task
-from lineage.errors import InputError, row_error, shorten_value
+from lineage.errors import InputError, row_error
 
 CONLL2012_BRACKETS = re.compile(r"(\([^()*]*)*\*?\)*")  # such as (PERSON*, *, *) and (GPE)
+WORDS_COLUMN = "prediction_words"  # the words to which the tags of a prediction belong
+# Tags that may be spans, by their counts in task.json.
+UNREAD_SPANS = {
+    "numeric_tags": (
+        "integers without names, so token accuracy is scored instead of span F1; name them, such "
+        "as label_map: [O, B-PER, I-PER]"
+    ),
+    "tags_without_scheme": (
+        "in no IOB scheme although one looks like O, so token accuracy is scored instead of span "
+        "F1; if they mark spans, write B-PER and I-PER, or name each: label_map: {PER: I-PER}"
+    ),
+}
 OUTSIDE_TAGS = {"o", "other", "none", "outside"}  # names of the plain tag outside of spans
 
 
@@ -39,7 +53,7 @@ class TagsAnswer(ClassAnswer):
     """A tag for every word."""
 
     names_labels: ClassVar[bool] = True
-    fits_column: ClassVar[bool] = True
+    column_advice: ClassVar[str] = "a tag for each word, such as the most frequent one"
     are_words: ClassVar[bool] = True
     reads_in_parts: ClassVar[bool] = True
 
@@ -59,32 +73,25 @@ class TagsAnswer(ClassAnswer):
                 )
 
     @classmethod
-    def check_labels(
-        cls, splits: Splits, places: Mapping[str, str], columns: Mapping[str, str]
-    ) -> list[str]:
+    def check_labels(cls, data: LabelledSplits) -> list[str]:
         """Convert spans to IOB2, whatever their scheme, and return the tags of all splits."""
-        all_tags = set[str]().union(*map(_distinct_tags, splits.values()))
+        all_tags = set[str]().union(*map(_distinct_tags, data.tables.values()))
         if are_span_tags(all_tags):
-            for split, table in splits.items():
-                _convert_table_to_iob2(table, places[split], columns[split])
-        tags = {split: _distinct_tags(table) for split, table in splits.items()}
-        if len(tags["train"]) < 2:
-            (only_tag,) = tags["train"]
-            raise InputError(
-                f"{places['train']}: column '{columns['train']}': every tag is "
-                f"'{shorten_value(only_tag)}'; there is nothing to learn, name another column"
-            )
-        check_labels_hidden(splits, places, columns)
+            for split, table in data.tables.items():
+                _convert_table_to_iob2(table, data.places[split], data.columns[split])
+        tags = {split: _distinct_tags(table) for split, table in data.tables.items()}
+        check_labels_differ(data, [*tags["train"]], noun="tag")
+        check_labels_hidden(data)
         train_types = set(map(_span_type, tags["train"]))
-        for split, table in splits.items():
+        for split, table in data.tables.items():
             split_tags = [tag for sentence in table["label"] for tag in sentence if tag != "O"]
             has_known_type = not train_types.isdisjoint(map(_span_type, split_tags))
             if len(split_tags) >= MIN_CONSTANT_LABELS and not has_known_type:
-                raise InputError(
-                    f"{places[split]}: column '{columns[split]}': none of its tags "
-                    f"({list_some(sort_labels(split_tags))}) occurs in train, which has "
-                    f"{list_some(sorted(tags['train'] - {'O'}))}; say in 'label_map' which are the "
-                    "same"
+                raise data.error(
+                    split,
+                    f"none of its tags ({list_some(sort_labels(split_tags))}) occurs in train, "
+                    f"which has {list_some(sorted(tags['train'] - {'O'}))}; say in 'label_map' "
+                    "which are the same",
                 )
         return sort_labels(list(set[str]().union(*tags.values())))
 
@@ -147,6 +154,15 @@ class TagsAnswer(ClassAnswer):
         return counts
 
     @classmethod
+    def warn_of_doubtful(cls, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+        """Warn of tags that may be spans, but are not read so."""
+        return [
+            f"its {counts[key]['train']} tags are {problem}, or set metric: [token_accuracy]"
+            for key, problem in UNREAD_SPANS.items()
+            if key in counts
+        ]
+
+    @classmethod
     def index_labels(cls, labels: "pd.Series[Any]", names: Sequence[str]) -> "pd.Series[Any]":
         index_of = {name: index for index, name in enumerate(names)}
         indices = [[index_of[tag] for tag in tags] for tags in labels]
@@ -164,18 +180,25 @@ class TagsAnswer(ClassAnswer):
             _convert_table_to_iob2(items, where, column)
         return np.array([" ".join(tags) for tags in items["label"]], object)
 
+    @classmethod
+    def answer_types(cls, labels: Sequence[str]) -> dict[str, type]:
+        return {WORDS_COLUMN: str, "prediction": str}
+
     def labels(self, table: pd.DataFrame) -> np.ndarray:
         return np.concatenate([np.asarray(tags, np.int64) for tags in table["label"]])
 
     def answer_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """Return the tags of each item as one text, with spaces between them.
+        """Return the words and the tags of each item as texts, with spaces between them.
 
         Each word gets its most probable tag, or with `decoded_M` the tag that a CRF decoded.
         """
         predictions_M = outputs_MK.argmax(1) if decoded_M is None else decoded_M
-        return {"prediction": self._join_tags(predictions_M, item_ends(table["tokens"]))}
+        return {
+            WORDS_COLUMN: np.array([" ".join(words) for words in table["tokens"]], object),
+            "prediction": self._join_tags(predictions_M, item_ends(table["tokens"])),
+        }
 
     def prediction_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None

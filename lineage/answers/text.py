@@ -6,12 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from lineage.answers.base import (
-    AnsweredBy,
-    LexicalAnswer,
-    PredictionColumns,
-    correct_column,
-)
+from lineage.answers.base import AnsweredBy, LexicalAnswer, PredictionColumns, correct_column
 from lineage.answers.metrics import get_bleu_signature
 from lineage.results import Note, NoteKind
 

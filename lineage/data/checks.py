@@ -25,14 +25,6 @@ MEASURED_TEXT_BYTES = (400_000, 20_000_000)
 FEW_ROWS = 20  # with fewer, scores differ by tens of points from draw to draw
 # A subword vocabulary holds whole words, and the intermediate pieces of their merges.
 TOKENS_PER_WORD = 4
-NUMBERED_TAGS = (
-    "integers without names, so token accuracy is scored instead of span F1; name them, such as "
-    "label_map: [O, B-PER, I-PER]"
-)
-PLAIN_TAGS = (
-    "in no IOB scheme although one looks like O, so token accuracy is scored instead of span F1; "
-    "if they mark spans, write B-PER and I-PER, or name each: label_map: {PER: I-PER}"
-)
 
 
 @dataclass(frozen=True)
@@ -156,12 +148,6 @@ def check_task_data(
 
 def _list_warnings(name: str, params: Params, measures: TaskMeasures, where: str) -> Iterator[str]:
     """Yield what makes little sense, although it can be run."""
-    metric_advice = "or set metric: [token_accuracy]"
-    if measures.numeric_tags:
-        yield f"{where}.label: its {measures.numeric_tags} tags are {NUMBERED_TAGS}, {metric_advice}"
-    if measures.tags_without_scheme:
-        count = measures.tags_without_scheme
-        yield f"{where}.label: its {count} tags are {PLAIN_TAGS}, {metric_advice}"
     if 0 < measures.num_train < FEW_ROWS:
         yield (
             f"{where}: {measures.num_train} training rows are too few to compare systems by: "

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lineage.answers.annotations import is_span_annotation
+from lineage.answers.base import LabelledSplits
 from lineage.artifacts import file_digest
 from lineage.config.data import Task, extra_test_task
 from lineage.data.labels import apply_label_map
@@ -110,12 +111,7 @@ def check_task_files(
         extra_task = extra_test_task(task, name, where)
         check_extra_texts(task, extra_task, kind, place)
         check_task_files(
-            extra_task,
-            kind,
-            root=root,
-            where=place,
-            read_files=read_files,
-            is_extra_test_set=True,
+            extra_task, kind, root=root, where=place, read_files=read_files, is_extra_test_set=True
         )
 
 
@@ -132,13 +128,14 @@ def build_items(
     splits = apply_label_map(splits, raw.tables, dropped, where)
     label_warnings = kind.answer.warn_of_labels(splits, raw.task)
     label_columns = {split: raw.tables[split].task.label or "" for split in splits}
-    labels = kind.answer.check_labels(splits, raw.places, label_columns)
+    labelled = LabelledSplits(splits, raw.places, label_columns)
+    labels = kind.answer.check_labels(labelled)
     num_validation_taken = 0
     if kind.has_train_split and not task.folds:
         num_validation_taken = split_off_validation(
             splits, raw.task, dropped, by_group=kind.is_grouped(task), seed=seed, where=where
         )
-    kind.answer.drop_unanswerable(splits, raw.places, dropped, folds=task.folds)
+    kind.answer.drop_unanswerable(labelled, dropped, folds=task.folds)
     for split, items in splits.items():
         # Validation may come from train; then it has no table of its own.
         split_task = raw.tables[split].task if split in raw.tables else raw.task
@@ -150,8 +147,10 @@ def build_items(
         splits["unlabelled"], dropped["unlabelled"] = collect_unlabelled(
             raw.tables, kind, splits, seed=seed
         )
+    doubtful = kind.answer.count_doubtful(splits, labels, raw.task)
+    label_warnings += kind.answer.warn_of_doubtful(doubtful)
     facts = _describe_items(name, task, kind, raw, splits, labels, dropped, where)
-    facts |= counters | {"held_out_from_train": num_validation_taken}
+    facts |= doubtful | counters | {"held_out_from_train": num_validation_taken}
     character_spans = False
     if kind.answer.are_words:
         user_labels = raw.tables["train"].columns[raw.task.label or ""]
@@ -386,7 +385,6 @@ def _describe_items(
         "probes": list(raw.task.probes),
         "counts": {split: len(table) for split, table in splits.items()},
         "dropped": dropped,
-        **kind.answer.count_doubtful(splits, labels, raw.task),
         "duplicates_of_train": count_repeats_in_train(splits, raw.task, kind),
         "duplicates_in_folds": count_repeats_in_folds(splits, task, kind),
         "groups_in_train": count_groups_in_train(splits, grouped_splits),

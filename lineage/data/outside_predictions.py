@@ -1,6 +1,6 @@
 """Read the predictions of outside systems, and match them with the scored items of a task.
 
-A file is read as the task's own files are, and has a prediction beside their columns. An item is
+A file is read as the task's own files are, and has a column of predictions too. An item is
 found by all that is read of it, so rows may be in any order, and further rows do no harm.
 """
 
@@ -54,7 +54,7 @@ def match_outside_predictions(name: str, params: Params, root: Path) -> dict[str
         return {}
     where = f"params.yaml: tasks.{name}"
     kind = load_kind(task.kind)
-    if not kind.answer.fits_column:
+    if not kind.answer.column_advice:
         raise InputError(
             f"{where}.outside_systems: the predictions of a task of kind {kind.name} do not fit "
             "one column; remove the key"
@@ -172,7 +172,10 @@ class _PredictionFile:
             rows["label"] = rows["label"].map(self._rename)
             predictions = self.kind.answer.read_predictions(rows, names, place, self.column)
         except RowError as error:  # without the row, the item would lack a prediction
-            raise InputError(f"{error.describe()}; {_advise(self.kind)}") from None
+            advice = f"give each scored item {self.kind.answer.column_advice}"
+            raise InputError(
+                f"{error.describe()}; {advice}, also where the system gave none"
+            ) from None
         texts = item_texts(rows, self.task, self.kind)
         return pd.DataFrame({"id": rows["id"], "text": texts, "prediction": predictions})
 
@@ -216,14 +219,3 @@ def _blank_rows(columns: TableColumns, is_kept: Sequence[bool]) -> TableColumns:
         name: [cell if keep else None for cell, keep in zip(cells, is_kept, strict=True)]
         for name, cells in columns.items()
     }
-
-
-def _advise(kind: Kind) -> str:
-    """Tell what to write for an answer that cannot be used."""
-    if kind.answer.are_numbers:
-        answer = "a number, such as the mean of train"
-    elif kind.answer.are_words:
-        answer = "a tag for each word, such as the most frequent one"
-    else:
-        answer = "one of the labels, such as the most frequent one"
-    return f"give each scored item {answer}, also where the system gave none"

@@ -29,8 +29,6 @@ class TaskMeasures:
     num_train: int
     longest_words: int  # words between spaces, of a text that must not be truncated
     longest_characters: int  # Chinese characters of such a text; each is a token
-    numeric_tags: int  # tags that may be spans, see `lineage.answers.tags`
-    tags_without_scheme: int
     label_warnings: list[str]
     repeat_warnings: list[str]
 
@@ -93,8 +91,6 @@ def prepare_task(
         longest_characters=max(
             (len(HAN_CHARACTER.findall(text)) for text in whole_texts), default=0
         ),
-        numeric_tags=items.info.numeric_tags.get("train", 0),
-        tags_without_scheme=items.info.tags_without_scheme.get("train", 0),
         label_warnings=items.label_warnings,
         repeat_warnings=describe_repeats(items.info),
     )

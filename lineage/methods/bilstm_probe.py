@@ -46,12 +46,7 @@ from lineage.methods.feature_store import pop_scaling, scaling_to_tensors
 from lineage.methods.head_method import PredictItems, ValidatedHeadMethod
 from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
 from lineage.methods.item_batches import ItemBatches
-from lineage.methods.pooling import (
-    combine_pair,
-    pair_width,
-    relate_to_predicate,
-    related_width,
-)
+from lineage.methods.pooling import combine_pair, pair_width, relate_to_predicate, related_width
 from lineage.methods.saved import SavedSystem
 from lineage.methods.stored_features import Features
 from lineage.networks.base import LossOutput

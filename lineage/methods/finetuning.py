@@ -329,7 +329,7 @@ def linear_label_gain_loss(
     gain_BT = (mask_BT.cumsum(1) - 1).double() / (lengths_B1 - 1).clamp_min(1)
     weights_P = torch.where(lengths_B1 > 1, gain_BT, 1.0)[mask_BT]
     labels_P = batch.labels_M[:, None].expand_as(mask_BT)[mask_BT]
-    loss = model.answer.loss(model.head(top_BTD[mask_BT]), labels_P, weights_M=weights_P)
+    loss = model.answer.weighted_loss(model.head(top_BTD[mask_BT]), labels_P, weights_P)
     return loss / weights_P.sum().to(loss.dtype)
 
 

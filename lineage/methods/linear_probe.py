@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from lineage.answers.base import HeadAnswer
-from lineage.answers.span import ITEM_START
+from lineage.answers.base import ITEM_START, HeadAnswer
 from lineage.config.records import check_non_negative, check_positive
 from lineage.data.task_data import SplitItems
 from lineage.methods.base import RunItems

@@ -6,7 +6,7 @@ Shapes: B rows of a batch, T positions, M words that a task asks about, D width.
 import torch
 from torch.nn import functional as F
 
-from lineage.answers.roles import NUM_PLACES, place_features
+from lineage.answers.predicate import NUM_PLACES, place_features
 from lineage.methods.encoding import EncodedItem, HasWordPooling, pool_words
 from lineage.networks.batch import Batch, masked_mean
 

@@ -36,8 +36,6 @@ from lineage.tasks.base import Kind, load_kind
 from lineage.tasks.columns import TableColumns, is_empty_cell
 from lineage.training.devices import configure_torch, select_device
 
-PREDICTION = "prediction"
-WORDS = "prediction_words"  # the words to which the tags of a prediction belong
 TASK_FILE = "task.json"  # of an exported system: how its task reads columns
 PROBABILITY_DIGITS = 7  # after the point
 
@@ -197,15 +195,8 @@ def list_word_columns(task: Task) -> tuple[str, ...]:
 
 def prediction_fields(record: SystemRecord, kind: Kind) -> dict[str, pa.DataType]:
     """Return the columns that are added to the user's, with their types."""
-    if kind.answer.are_numbers:
-        return {PREDICTION: pa.float64()}
-    if kind.answer.are_words:
-        return {WORDS: pa.string(), PREDICTION: pa.string()}
-    fields = {PREDICTION: pa.string()}
-    if kind.answer.are_classes:
-        for label in record.labels:
-            fields[f"{PROBABILITY_PREFIX}{label}"] = pa.float64()
-    return fields
+    types = kind.answer.answer_types(record.labels)
+    return {name: pa.float64() if one is float else pa.string() for name, one in types.items()}
 
 
 @dataclass(frozen=True)
@@ -263,8 +254,6 @@ class Predictor:
         except EvaluationError as error:
             raise InputError(f"{self.place}: {error}") from error
         columns: TableColumns = {}
-        if self.kind.answer.are_words:
-            columns[WORDS] = [" ".join(tokens) for tokens in items["tokens"]]
         for name, values in answers.items():
             if name.startswith(PROBABILITY_PREFIX):
                 values = np.round(values.astype(np.float64), PROBABILITY_DIGITS)
