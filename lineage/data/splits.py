@@ -171,12 +171,9 @@ def choose_whole_groups(
 def check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> None:
     """Raise InputError if some fold could not be the test set."""
     assert task.folds is not None
-    if kind.is_grouped(task):
-        count = items["group"].nunique()
-        noun = "groups"
-    else:
-        count = len(items)
-        noun = "items"
+    is_grouped = kind.is_grouped(task)
+    noun = "groups" if is_grouped else "items"
+    count = items["group"].nunique() if is_grouped else len(items)
     if count < task.folds or count - math.ceil(count / task.folds) < 2:
         raise InputError(
             f"{where}: {count} {noun} are too few for {task.folds} folds: each fold needs one, and "
@@ -184,30 +181,32 @@ def check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> None
             "of folds"
         )
     if kind.answer.are_numbers:
-        _check_fold_correlations(items, task, f"{len(items)} items in {count} {noun}", where)
-    _check_fold_labels(items, task, where)
+        size = f"{len(items)} items in {count} {noun}"
+        _check_fold_correlations(items, task.folds, size, where, is_grouped=is_grouped)
+    _check_fold_labels(items, where, is_grouped=is_grouped)
 
 
-def _check_fold_correlations(items: pd.DataFrame, task: Task, size: str, where: str) -> None:
+def _check_fold_correlations(
+    items: pd.DataFrame, folds: int, size: str, where: str, *, is_grouped: bool
+) -> None:
     """Raise InputError if the numbers of a fold may have no correlation; `size` is for messages."""
-    assert task.folds is not None
-    units = items.groupby("group" if task.group else "id")["label"]
+    units = items.groupby("group" if is_grouped else "id")["label"]
     num_units = units.ngroups
     # The smallest groups may meet in one fold.
-    smallest_fold = int(units.size().nsmallest(num_units // task.folds).sum())
+    smallest_fold = int(units.size().nsmallest(num_units // folds).sum())
     # With fewer than two groups for each fold, some folds are a single group.
-    may_be_one_group = task.group is not None and num_units < 2 * task.folds
+    may_be_one_group = is_grouped and num_units < 2 * folds
     may_be_constant = may_be_one_group and units.nunique().min() < 2
     if smallest_fold < MIN_FOLD_SIZE_FOR_CORRELATION or may_be_constant:
         raise InputError(
-            f"{where}: {size} and {task.folds} folds: a fold may have only {smallest_fold} items, "
+            f"{where}: {size} and {folds} folds: a fold may have only {smallest_fold} items, "
             "or a single group with the same number in all, so that it has no correlation; use "
             "fewer folds, or give more items"
         )
 
 
-def _check_fold_labels(items: pd.DataFrame, task: Task, where: str) -> None:
-    units = items["group"] if task.group else range(len(items))
+def _check_fold_labels(items: pd.DataFrame, where: str, *, is_grouped: bool) -> None:
+    units = items["group"] if is_grouped else range(len(items))
     units_and_labels = pd.DataFrame({"label": stratification_labels(items), "unit": units})
     num_units = units_and_labels.groupby("label")["unit"].nunique()
     if len(num_units) > 1 and (num_units > 1).sum() < 2:

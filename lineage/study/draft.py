@@ -58,7 +58,7 @@ Comments = dict[str, str]  # by key
 
 @dataclass(frozen=True)
 class StudyDraft:
-    """The params.yaml of a new study, and lines that tell the user the guesses."""
+    """The params.yaml of a new study, and lines that tell the user what was inferred."""
 
     params_text: str
     lines: tuple[str, ...]
@@ -150,7 +150,7 @@ def _plan_task(
         if share < 100:
             longer = f"{share} % of the texts are no longer than this; others are cut"
         comments["max_words"] = f"guessed: {longer}"
-    if kind.answer.shortens_source:
+    if kind.recognition is not None and kind.recognition.lists_metrics:
         tree["metric"] = list(kind.metrics)
         comments["metric"] = "systems are compared by the first"
     if kind.has_train_split:

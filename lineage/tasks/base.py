@@ -34,7 +34,7 @@ class Kind:
     """One kind of task, with everything that other code needs to know about it."""
 
     name: str
-    # What gets one answer, and which vector a head reads: the pooled vector of a text, or of a text
+    # The part that gets one answer, and which vector a head reads: the pooled vector of a text, or of a text
     # with one of its choices; the vector of a word. A sentence is answered without a head.
     unit: Unit
     required_columns: tuple[str, ...]  # keys of the task that must name a column

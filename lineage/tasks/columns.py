@@ -10,17 +10,11 @@ import pandas as pd
 
 from lineage.answers.label_names import WHOLE_NUMBER
 from lineage.config.data import Task
-from lineage.errors import (
-    InputError,
-    RowError,
-    check_rows,
-    display_width,
-    row_error,
-    shorten_value,
-)
+from lineage.errors import InputError, RowError, check_rows, display_width, row_error, shorten_value
 from lineage.language import (
     cell_to_text,
     is_blank,
+    join_words,
     normalize_text,
     split_words,
     truncate_pair_lengths,
@@ -252,6 +246,16 @@ def read_word_columns(
 def extract_item_words(items: pd.DataFrame, language: str) -> list[list[str]]:
     """Return a list for each place in items of single words: the first words, the second, ..."""
     return [list(column) for column in zip(*items["words"], strict=True)]
+
+
+def extract_sentences(items: pd.DataFrame, language: str) -> list[list[str]]:
+    """Return the sentences of items with tokens, as running text."""
+    return [[join_words(list(tokens), language) for tokens in items["tokens"]]]
+
+
+def extract_sources(items: pd.DataFrame, language: str) -> list[list[str]]:
+    """Return the texts from which others are written."""
+    return [list(items["source"])]
 
 
 def make_text_items(

@@ -1,4 +1,4 @@
-"""The facts about a prepared task: the file task.json beside its items."""
+"""The facts about a prepared task: the file task.json next to its items."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field

@@ -48,7 +48,7 @@ PAIR_NAMES = (
     ("query", "passage"),
     ("query", "document"),
 )
-# What tells a kind, the surest first: the names of columns, a tag for each word, two texts without
+# The signs of a kind, the surest first: the names of columns, a tag for each word, two texts without
 # a label, or a text and its label.
 SIGNS = ("names", "tags", "texts", "label")
 
@@ -260,6 +260,17 @@ class SampleTable:
         others = tuple(column.name for column in candidates if column is not found[0])
         return (found[0].name,), others
 
+    def has_numbers(self, label: str) -> bool:
+        """Return whether labels are amounts rather than names of classes."""
+        column = self.columns[label]
+        is_score = column.is_numeric and label.lower() in SCORE_NAMES
+        return column.is_amount or (is_score and column.num_distinct > 2)
+
+    def has_word_pairs(self, texts: Sequence[str]) -> bool:
+        """Return whether an item is two single words."""
+        are_words = all(self.columns[name].mean_words < MIN_TEXT_WORDS for name in texts)
+        return len(texts) == 2 and are_words
+
 
 @dataclass(frozen=True)
 class Recognition:
@@ -271,6 +282,7 @@ class Recognition:
     # The columns that a table lacks which the user says is of this kind, and what to do.
     needs: str = ""
     comment: str = ""  # on the kind in the params.yaml that is written
+    lists_metrics: bool = False  # params.yaml names all metrics of the kind
     # (choice, columns of test) -> the choice, if test has other columns than train.
     read_test_columns: Callable[[ColumnChoice, Sequence[str]], ColumnChoice] | None = None
 
@@ -293,32 +305,34 @@ def recognize_by_names(*names: str, optional: Sequence[str] = (), num_cut: int =
     )
 
 
-def choose_text_and_label(table: SampleTable, *, are_numbers: bool = False) -> ColumnChoice:
-    """Return the columns of one text or two, and of their label. Raises InputError."""
-    texts = table.requested.text
-    notes = {}
-    if not texts:
-        texts, others = table.choose_texts()
-        notes["text"] = note_others(others, "text")
-    label, label_notes = table.choose_label(texts, are_numbers=are_numbers)
-    keys = {"text": list(texts), "label": label}
-    return ColumnChoice(keys, texts, is_cut=True, notes=notes | label_notes)
+def recognize_labelled_texts(
+    key: Literal["text", "words"], *, are_numbers: bool, comment: str = ""
+) -> Recognition:
+    """Return the recognition of a kind with one text or two, or a pair of words, and a label.
 
+    key: the key of the task that names the columns of texts or of words.
+    are_numbers: the labels are amounts rather than names of classes.
+    """
 
-def has_number_label(table: SampleTable, choice: ColumnChoice) -> bool:
-    """Return whether the labels are amounts rather than names of classes."""
-    label = choice.keys["label"]
-    column = table.columns[label]
-    is_score = column.is_numeric and label.lower() in SCORE_NAMES
-    return column.is_amount or (is_score and column.num_distinct > 2)
+    def choose(table: SampleTable) -> ColumnChoice | None:
+        texts = table.requested.text
+        notes = {}
+        if not texts:
+            texts, others = table.choose_texts()
+            notes["text"] = note_others(others, "text")
+        label, label_notes = table.choose_label(texts, are_numbers=are_numbers)
+        has_number = table.has_numbers(label)
+        has_word_pairs = has_number and table.has_word_pairs(texts)
+        is_own = has_number == are_numbers and has_word_pairs == (key == "words")
+        if not is_own and not table.is_requested:
+            return None
+        keys = {key: list(texts), "label": label}
+        notes |= label_notes
+        if key == "words":
+            return ColumnChoice(keys, notes=notes)
+        return ColumnChoice(keys, texts, is_cut=True, notes=notes)
 
-
-def are_word_pairs(table: SampleTable, choice: ColumnChoice) -> bool:
-    """Return whether an item is two single words."""
-    texts = choice.keys["text"]
-    return len(texts) == 2 and all(
-        table.columns[name].mean_words < MIN_TEXT_WORDS for name in texts
-    )
+    return Recognition("label", choose, comment=comment)
 
 
 def _are_pair(first: str, second: str) -> bool:

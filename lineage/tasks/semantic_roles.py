@@ -13,11 +13,11 @@ from lineage.answers.groups import name_unnamed_group
 from lineage.answers.roles import PREDICATE_TYPES, VERB_TAGS, RolesAnswer
 from lineage.config.data import Task
 from lineage.errors import row_error, shorten_value
-from lineage.language import join_words
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     Cell,
     TableColumns,
+    extract_sentences,
     list_cells,
     normalize_label,
     parse_list,
@@ -100,10 +100,6 @@ def _check_places(items: pd.DataFrame, task: Task, where: str) -> None:
     )
 
 
-def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    return [[join_words(list(tokens), language) for tokens in items["tokens"]]]
-
-
 def choose_columns(table: SampleTable) -> ColumnChoice | None:
     """Return the columns of tagged words with a column of places, those of each row's verb."""
     choice = choose_tagged_words(table)
@@ -161,7 +157,7 @@ KIND = Kind(
     unit="word",
     required_columns=("tokens", "predicate", "label"),
     make_items=make_items,
-    extract_texts=extract_texts,
+    extract_texts=extract_sentences,
     answer=RolesAnswer,
     metrics=("span_f1",),
     may_truncate=False,

@@ -11,7 +11,7 @@ from lineage.answers.summary import SummaryAnswer
 from lineage.config.data import Task
 from lineage.language import split_words, truncate_to_words
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import TableColumns, read_text_column
+from lineage.tasks.columns import TableColumns, extract_sources, read_text_column
 from lineage.tasks.recognition import (
     METADATA_NAMES,
     ColumnChoice,
@@ -44,10 +44,6 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
         ]
         items["target"] = list(map(ANSWER_SEPARATOR.join, zip(*summaries, strict=True)))
     return items
-
-
-def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    return [list(items["source"])]
 
 
 def choose_columns(table: SampleTable) -> ColumnChoice | None:
@@ -102,7 +98,7 @@ KIND = Kind(
     unit="sentence",
     required_columns=("source", "target"),
     make_items=make_items,
-    extract_texts=extract_texts,
+    extract_texts=extract_sources,
     answer=SummaryAnswer,
     metrics=("rougeL", "rouge1", "rouge2"),
     optional_columns=("references", "group"),
@@ -110,5 +106,7 @@ KIND = Kind(
     test_label_columns=("references",),
     whole_text_columns=("target",),
     identity_columns=("source",),
-    recognition=Recognition("texts", choose_columns, read_test_columns=read_test_columns),
+    recognition=Recognition(
+        "texts", choose_columns, lists_metrics=True, read_test_columns=read_test_columns
+    ),
 )

@@ -8,13 +8,14 @@ from lineage.answers.annotations import is_span_annotation, spans_to_iob2
 from lineage.answers.tags import TagsAnswer
 from lineage.config.data import Task
 from lineage.errors import InputError, check_rows, row_error, shorten_value
-from lineage.language import is_blank, is_spaceless, join_words, normalize_text
+from lineage.language import is_blank, is_spaceless, normalize_text
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     MAX_BLANK_SHARE,
     NO_ENTRIES,
     Cell,
     TableColumns,
+    extract_sentences,
     is_empty_cell,
     list_cells,
     normalize_label,
@@ -172,16 +173,12 @@ def _convert_spans(
     return {**columns, task.tokens: all_words, task.label: all_tags}, has_overlap
 
 
-def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    return [[join_words(list(tokens), language) for tokens in items["tokens"]]]
-
-
 KIND = Kind(
     name="token_classification",
     unit="word",
     required_columns=("tokens", "label"),
     make_items=make_items,
-    extract_texts=extract_texts,
+    extract_texts=extract_sentences,
     answer=TagsAnswer,
     metrics=("span_f1", "token_accuracy"),
     may_truncate=False,

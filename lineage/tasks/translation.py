@@ -6,7 +6,7 @@ from lineage.answers.text import TextAnswer
 from lineage.config.data import Task
 from lineage.language import truncate_to_words
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import TableColumns, read_text_column
+from lineage.tasks.columns import TableColumns, extract_sources, read_text_column
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
@@ -21,16 +21,12 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     return items
 
 
-def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    return [list(items["source"])]
-
-
 KIND = Kind(
     name="translation",
     unit="sentence",
     required_columns=("source", "target"),
     make_items=make_items,
-    extract_texts=extract_texts,
+    extract_texts=extract_sources,
     answer=TextAnswer,
     metrics=("bleu", "chrf"),
     label_columns=("target",),

@@ -4,11 +4,12 @@ import pandas as pd
 
 from lineage.answers.label import LabelAnswer
 from lineage.config.data import Task
-from lineage.language import is_blank, join_words
+from lineage.language import is_blank
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     Cell,
     TableColumns,
+    extract_sentences,
     list_cells,
     parse_list,
     parse_place,
@@ -33,11 +34,6 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     return items
 
 
-def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    """Return all tokens as running text; a bag of words cannot see which one is the target."""
-    return [[join_words(list(tokens), language) for tokens in items["tokens"]]]
-
-
 def _cut_window(words: Cell, target: Cell, max_words: int) -> tuple[list[str], int, bool]:
     """Return max_words words around the target, its place among them, and whether there are more."""
     tokens = parse_list(words)
@@ -54,7 +50,7 @@ KIND = Kind(
     unit="word",
     required_columns=("tokens", "target", "label"),
     make_items=make_items,
-    extract_texts=extract_texts,
+    extract_texts=extract_sentences,  # a bag of words cannot see which one is the target
     answer=LabelAnswer,
     metrics=("accuracy", "macro_f1"),
     integer_columns=("target",),

@@ -12,14 +12,7 @@ from lineage.tasks.columns import (
     read_number_column,
     read_word_columns,
 )
-from lineage.tasks.recognition import (
-    ColumnChoice,
-    Recognition,
-    SampleTable,
-    are_word_pairs,
-    choose_text_and_label,
-    has_number_label,
-)
+from lineage.tasks.recognition import recognize_labelled_texts
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
@@ -51,16 +44,6 @@ def check_items(items: pd.DataFrame, task: Task, where: str) -> None:
             )
 
 
-def choose_columns(table: SampleTable) -> ColumnChoice | None:
-    """Return the columns of two words and of a number."""
-    choice = choose_text_and_label(table, are_numbers=True)
-    is_own = has_number_label(table, choice) and are_word_pairs(table, choice)
-    if not is_own and not table.is_requested:
-        return None
-    keys = {"words": choice.keys["text"], "label": choice.keys["label"]}
-    return ColumnChoice(keys, notes=choice.notes)
-
-
 KIND = Kind(
     name="word_similarity",
     unit="word",
@@ -72,5 +55,5 @@ KIND = Kind(
     may_truncate=False,  # half a word is another word
     check_items=check_items,
     identity_columns=("words",),
-    recognition=Recognition("label", choose_columns),
+    recognition=recognize_labelled_texts("words", are_numbers=True),
 )
