@@ -10,23 +10,17 @@ from typing import Any
 from lineage.artifacts import artifact_digest, check_intact, read_manifest
 from lineage.config.params import read_recorded_params
 from lineage.networks.checkpoint import Checkpoint
-from lineage.runtime.settings import read_runtime_settings
 from lineage.runtime.stage import Stage, run_stage
 from lineage.study.models import load_model_config
 from lineage.training.adapt import adapt, find_new_words, split_target_texts
-from lineage.training.devices import configure_torch, select_device
-from lineage.training.outputs import write_training
-from lineage.training.train_run import TrainContext
+from lineage.training.outputs import open_training, prepare_torch, write_training
 
 
 def work(stage: Stage) -> None:
     """Adapt, and write the model, its curve, and the metrics before and after."""
     name, seed, task = stage.arguments
     params = read_recorded_params()
-    runtime = read_runtime_settings()
-    configure_torch(params.threads)
-    device = select_device(params.device, runtime.device_index)
-    stage.metadata["device"] = str(device)
+    device = prepare_torch(stage, params)
     settings = load_model_config(params, name).adapt
     assert settings is not None, "the study was checked"
     model_dir = Path(f"artifacts/pretrained/{name}/{seed}")
@@ -49,16 +43,14 @@ def work(stage: Stage) -> None:
     resume_dir = stage.prepare_resume_folder(parameters | {"inputs": input_digests})
     tags = {"family": checkpoint.family.name, "model": name, "pretrain_seed": seed, "task": task}
     with stage.track(parameters=parameters, inputs=[model_dir, task_dir], **tags) as tracker:
-        with stage.show_progress("adapt", 1.0) as report:
+        with open_training(stage, "adapt", device, tracker, resume_dir) as context:
             output, heldout_metrics = adapt(
                 checkpoint,
                 settings,
                 texts,
                 heldout_texts,
                 params,
-                TrainContext(
-                    device, tracker, resume_dir, runtime.checkpoint_seconds, report, stage.work
-                ),
+                context,
                 failure_reason=failure_reason,
             )
         metrics = dataclasses.asdict(heldout_metrics)

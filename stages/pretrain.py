@@ -10,15 +10,13 @@ from typing import Any
 
 from lineage.artifacts import artifact_digest, check_intact, read_json, write_json
 from lineage.config.params import read_recorded_params
-from lineage.runtime.settings import read_runtime_settings, resolve_data_root
+from lineage.runtime.settings import resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
 from lineage.study.models import load_model_config
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.devices import configure_torch, select_device
-from lineage.training.outputs import write_training
+from lineage.training.outputs import open_training, prepare_torch, write_training
 from lineage.training.pretrain import build_checkpoint, pretrain, wrap_public_model
 from lineage.training.recipes import with_recipe
-from lineage.training.train_run import TrainContext
 
 
 def work(stage: Stage) -> None:
@@ -26,12 +24,8 @@ def work(stage: Stage) -> None:
     name = stage.arguments[0]
     seed = int(stage.arguments[1])
     params = read_recorded_params()
-    runtime = read_runtime_settings()
-    configure_torch(params.threads)
     model = with_recipe(load_model_config(params, name), params)
-    requested_device = params.device if model.is_trained_by_loop else "cpu"
-    device = select_device(requested_device, runtime.device_index)
-    stage.metadata["device"] = str(device)
+    device = prepare_torch(stage, params, on_cpu=not model.is_trained_by_loop)
     tokens_dir = Path("artifacts/tokens") / name
     check_intact(tokens_dir)
     inputs: dict[str, Any] = {"tokens": artifact_digest(tokens_dir)}
@@ -56,10 +50,7 @@ def work(stage: Stage) -> None:
     tags = {"family": model.family.name, "model": name, "pretrain_seed": seed}
     with stage.track(parameters=parameters, inputs=[tokens_dir], **tags) as tracker:
         if model.family.reads_corpus(model.pretrain):
-            with stage.show_progress("pretrain", 1.0) as report:
-                context = TrainContext(
-                    device, tracker, resume_dir, runtime.checkpoint_seconds, report, stage.work
-                )
+            with open_training(stage, "pretrain", device, tracker, resume_dir) as context:
                 output = pretrain(
                     checkpoint, tokens_dir, params, context, public_model=public_model
                 )

@@ -9,15 +9,13 @@ from typing import Any
 
 from lineage.artifacts import artifact_digest, check_intact, write_json
 from lineage.config.params import Params, read_recorded_params
-from lineage.runtime.settings import read_runtime_settings
 from lineage.runtime.stage import Stage, run_stage
 from lineage.study.models import load_model_config
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.devices import configure_torch, select_device
+from lineage.training.outputs import open_training, prepare_torch
 from lineage.training.pretrain import build_checkpoint
 from lineage.training.recipes import RecipeSearch, recipe_file
 from lineage.training.sweep import search_recipe
-from lineage.training.train_run import TrainContext
 
 
 def work(stage: Stage) -> None:
@@ -33,10 +31,7 @@ def work(stage: Stage) -> None:
 
 def search(stage: Stage, params: Params, name: str) -> RecipeSearch:
     """Train the trials of a model."""
-    runtime = read_runtime_settings()
-    configure_torch(params.threads)
-    device = select_device(params.device, runtime.device_index)
-    stage.metadata["device"] = str(device)
+    device = prepare_torch(stage, params)
     tokens_dir = Path("artifacts/tokens") / name
     check_intact(tokens_dir)
     model = load_model_config(params, name)
@@ -54,11 +49,8 @@ def search(stage: Stage, params: Params, name: str) -> RecipeSearch:
     tags = {"family": model.family.name, "model": name}
     with (
         stage.track(parameters=parameters, inputs=[tokens_dir], **tags) as tracker,
-        stage.show_progress("trials", 1.0) as report,
+        open_training(stage, "trials", device, tracker, resume_dir) as context,
     ):
-        context = TrainContext(
-            device, tracker, resume_dir, runtime.checkpoint_seconds, report, stage.work
-        )
         result = search_recipe(checkpoint, tokens_dir, params, context)
         losses = {f"trial_{n}/loss": one.loss for n, one in enumerate(result.trials)}
         tracker.log_summary({name: loss for name, loss in losses.items() if loss is not None})

@@ -9,26 +9,20 @@ from typing import Any
 
 from lineage.artifacts import artifact_digest, read_json
 from lineage.config.params import read_recorded_params
-from lineage.runtime.settings import read_runtime_settings
 from lineage.runtime.stage import Stage, run_stage
 from lineage.study.models import load_model_config
 from lineage.training.adapt import split_target_texts
-from lineage.training.devices import configure_torch, select_device
-from lineage.training.outputs import write_training
+from lineage.training.outputs import open_training, prepare_torch, write_training
 from lineage.training.pretrain import build_checkpoint
 from lineage.training.recipes import with_recipe
 from lineage.training.target_only import pretrain_on_target, train_target_tokenizer
-from lineage.training.train_run import TrainContext
 
 
 def work(stage: Stage) -> None:
     """Train tokenizer and model, and write the model and its curve."""
     name, seed, task = stage.arguments
     params = read_recorded_params()
-    runtime = read_runtime_settings()
-    configure_torch(params.threads)
-    device = select_device(params.device, runtime.device_index)
-    stage.metadata["device"] = str(device)
+    device = prepare_torch(stage, params)
     model = with_recipe(load_model_config(params, name), params)
     tokenizer_settings = model.tokenizer
     assert tokenizer_settings is not None, "the study was checked"
@@ -48,10 +42,7 @@ def work(stage: Stage) -> None:
     resume_dir = stage.prepare_resume_folder(parameters | {"input": artifact_digest(task_dir)})
     tags = {"family": model.family.name, "model": name, "pretrain_seed": seed, "task": task}
     with stage.track(parameters=parameters, inputs=[task_dir], **tags) as tracker:
-        with stage.show_progress("pretrain", 1.0) as report:
-            context = TrainContext(
-                device, tracker, resume_dir, runtime.checkpoint_seconds, report, stage.work
-            )
+        with open_training(stage, "pretrain", device, tracker, resume_dir) as context:
             output = pretrain_on_target(checkpoint, texts, held_out_texts, params, context)
         folder = Path(f"artifacts/target_only/{name}/{seed}/{task}")
         write_training(stage, folder, checkpoint, output)

@@ -31,7 +31,6 @@ from lineage.analysis.ranking import Scores
 from lineage.analysis.statistics import EQUIVALENCE_MARGIN
 from lineage.answers.metrics import max_difference
 from lineage.config.params import Params, read_recorded_params
-from lineage.config.records import suggest_nearest
 from lineage.errors import InputError
 from lineage.randomness import generator
 from lineage.report.champions import describe_champion, describe_version
@@ -48,6 +47,7 @@ from lineage.serving.candidate import Candidate, export_recommended
 from lineage.serving.card import describe_training, format_card
 from lineage.serving.mlflow_model import SYSTEM_ARTIFACT, log_system
 from lineage.serving.predict import list_input_columns, open_exported
+from lineage.serving.systems import check_task_name
 from lineage.tasks.base import load_kind
 
 CHAMPION = "champion"
@@ -117,10 +117,7 @@ def publish_champions(
 def find_champion(task: str) -> ModelVersion:
     """Return the champion of a task of the study. Raises InputError if there is none."""
     params = read_recorded_params()
-    if task not in params.grid.tasks:
-        raise InputError(
-            f"--task: the study has no task '{task}'{suggest_nearest(task, params.grid.tasks)}"
-        )
+    check_task_name(params, task)
     kind = load_kind(params.tasks[task].kind)
     if not kind.has_train_split:
         raise InputError(

@@ -54,15 +54,20 @@ def write_refitted(folder: Path, fitted_dir: Path, record: SystemRecord) -> None
     write_card(folder, record)
 
 
+def check_task_name(params: Params, task: str) -> None:
+    """Raise InputError if the study has no such task."""
+    if task not in params.grid.tasks:
+        raise InputError(
+            f"--task: the study has no task '{task}'{suggest_nearest(task, params.grid.tasks)}"
+        )
+
+
 def list_systems(params: Params, task: str) -> list[KeptSystem]:
     """Return the systems of a task, sorted: all labels first, then by score on validation.
 
     Raises InputError if there are none.
     """
-    if task not in params.grid.tasks:
-        raise InputError(
-            f"--task: the study has no task '{task}'{suggest_nearest(task, params.grid.tasks)}"
-        )
+    check_task_name(params, task)
     systems = [*list_evaluated(params, task), *list_refitted(task)]
     if not systems:
         raise InputError(
