@@ -39,7 +39,7 @@ from lineage.runtime.settings import METADATA_DIR, STATE_DIR
 def make_bundle(root: Path, names: Sequence[str], out: Path) -> str:
     """Pack these stages of a study, and return a line for the user.
 
-    What they read must be up to date, or made by another one of them. Raises InputError.
+    Their inputs must be up to date, or made by another one of them. Raises InputError.
     """
     open_study(root)
     check_out(out, num_bytes=0)

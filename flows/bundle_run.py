@@ -47,7 +47,7 @@ from lineage.runtime.journal import JOURNAL_DIR, KEEP_VARIABLE, SUFFIX, JournalE
 from lineage.runtime.locks import try_lock
 from lineage.runtime.settings import STATE_DIR
 
-SCRATCH_DIR = "bundles"  # beside the scratch studies of workers, which keep DVC's cache
+SCRATCH_DIR = "bundles"  # near the scratch studies of workers, which keep DVC's cache
 KEPT_FILE = STATE_DIR / "finished.json"
 KEPT_HERE = (str(STATE_DIR), str(INPUTS_DIR))  # after a process that was killed
 SIGNAL_SECONDS = 1.0  # between the signals to two processes of a job
@@ -117,7 +117,7 @@ def _stop_when(stop_event: threading.Event, minutes: float | None) -> Iterator[N
 def _open_scratch_study(bundle: Bundle) -> Iterator[Path]:
     """Yield this bundle's own folder for a study: no other bundle takes its state for its own.
 
-    What a killed process has left there goes further. Raises InputError if another process uses it.
+    The state of a killed process there is used. Raises InputError if another one uses the folder.
     """
     stages = json.dumps([asdict(stage) for stage in bundle.stages], sort_keys=True)
     digest = hashlib.sha256(stages.encode()).hexdigest()[:24]

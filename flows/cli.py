@@ -1,6 +1,6 @@
 """The `lineage` command. Each command is thin: it parses options and calls one function.
 
-What a command needs is imported when it runs, since Prefect, DVC and torch take a second each.
+Commands import what they need when they run, since Prefect, DVC and torch take a second each.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Commands(TyperGroup):
-    """All commands: an error of the user's ends each of them in the same way."""
+    """All commands: an error of the user's ends each of them alike."""
 
     def invoke(self, ctx: Any) -> object:  # typer has a copy of click, which is private
         with _exit_without_prefect(), _input_errors_exit():

@@ -79,7 +79,7 @@ def worker_home() -> Path:
 def open_scratch_study(home: Path, files: Mapping[str, str]) -> Iterator[Path]:
     """Yield a free folder below `home` for a study, with the files of a request.
 
-    Of earlier stages it holds only DVC's cache and the state of lineage.
+    It holds only DVC's cache and the state of lineage from earlier stages.
     """
     with _claim_slot(home) as folder:
         root = folder / "study"

@@ -19,7 +19,7 @@ from flows.plan import FIRST_STAGE, Reasons, read_lock_entries
 HASH_NAME = "md5"  # of outputs; entries of DVC 2 have another one, and are left to DVC
 FOLDER_SUFFIX = ".dir"  # of the digest of a folder, which is that of its listing
 CACHE_MODE = 0o444
-RUN_CACHE = "runs"  # beside `files/md5` in DVC's cache
+RUN_CACHE = "runs"  # next to `files/md5` in DVC's cache
 OUTPUTS_LINE = b"\nouts:\n"  # begins the last part of a record
 MAX_READERS = 8  # threads that read files at the same time
 

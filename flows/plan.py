@@ -120,7 +120,7 @@ def read_graph(root: Path) -> list[StageNode]:
 def in_run_order(ready: Iterable[StageNode]) -> list[StageNode]:
     """Return stages that could begin now in the order in which they are to begin.
 
-    The longest remaining path comes first. Of equal paths, a branch that is under way is finished
+    The longest remaining path comes first. Of equal paths, a branch that has begun is finished
     before another is begun.
     """
     return sorted(ready, key=lambda node: (-node.downstream_depth, -node.upstream_depth))

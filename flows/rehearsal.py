@@ -25,7 +25,7 @@ from lineage.runtime.settings import METADATA_DIR, STATE_DIR, read_runtime_setti
 from lineage.study.models import ModelConfig
 
 DVC_CONFIG = "[core]\n    no_scm = True\n    analytics = false\n"
-# Data are sampled, what publish does is little beside the report, and which systems are fitted again
+# Data are sampled, publish does little compared with the report, and which systems are fitted again
 # is not known before the results.
 NOT_REHEARSED = ("sources", "corpus", "task", "refit", "publish")
 # They take as long as the last time. A report could only be rehearsed after all evaluations.

@@ -21,7 +21,7 @@ from lineage.runtime.settings import STATE_DIR
 
 SAVE_VARIABLE = "LINEAGE_RESUME_SECONDS"
 SAVE_SECONDS = 180.0  # between two copies, unless the variable says otherwise
-REMOTE_FOLDER = "lineage-resume"  # in the remote, beside DVC's own files
+REMOTE_FOLDER = "lineage-resume"  # in the remote, next to DVC's own files
 PACK_ATTEMPTS = 5  # a stage may write a resume point, and delete an old one, while they are packed
 PACK_WAIT_SECONDS = 1.0
 

@@ -125,7 +125,7 @@ def run_study(
 def hold_study(root: Path, *, flow_run_id: str = "") -> Iterator[StageContext]:
     """Keep other runs away from a study, and yield the context of its stages.
 
-    Raises InputError if another run is under way, or if a stage could not write.
+    Raises InputError if another run has not ended, or if a stage could not write.
     """
     with hold_run_lock(root):
         start_stage_server(root)

@@ -118,7 +118,7 @@ def _end(process: multiprocessing.Process) -> None:
 
 
 def _run_in_child(command: Command) -> None:
-    """Become the process of a command. `SystemExit` carries its exit code."""
+    """Turn into the process of a command. `SystemExit` carries its exit code."""
     os.setpgid(0, 0)
     gc.freeze()  # so that garbage collection does not copy the server's pages
     with command.log.open("ab") as log:

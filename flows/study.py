@@ -202,7 +202,7 @@ def run_lock_path(root: Path) -> Path:
 
 
 def is_running(root: Path) -> bool:
-    """Return whether a run of the study is under way."""
+    """Return whether a run of the study has begun and not ended."""
     path = run_lock_path(root)
     if not path.is_file():
         return False

@@ -189,7 +189,7 @@ def _pull_result(node: StageNode, *, context: StageContext) -> StageResult:
     try:
         run_module("flows.repository", node.name, context=context, name=node.name)
         if context.repository.take_known_result(node.name):
-            # Not "fresh", even if it came before: what depends on it has not been asked since.
+            # Not "fresh", even if it came before: what depends on it has not been looked at since.
             return StageResult(node.name, "cached", time.monotonic() - start_time)
     except (DvcError, RepositoryError, StoppedError) as error:
         message = str(error)

@@ -13,7 +13,7 @@ import pytest
 
 from flows.new_study import draft_study, parse_task_option
 from lineage.config.records import parse_yaml, read_yaml
-from lineage.data.inspection import guess_language, guess_max_words
+from lineage.data.inspection import infer_language, infer_max_words
 from lineage.errors import InputError
 from lineage.study.draft import to_yaml
 from lineage.synthetic.grammar import generate_documents
@@ -233,13 +233,13 @@ def test_chinese_corpus_and_task(home: Path) -> None:
     ],
 )
 def test_language_is_guessed_by_the_script(text: str, language: str) -> None:
-    assert guess_language([text]) == language
+    assert infer_language([text]) == language
 
 
 def test_max_words_covers_nearly_all_texts() -> None:
     texts = ["a " * 20] * 96 + ["a " * 500] * 4
-    assert guess_max_words([texts], "en") == (24, 0.96)
-    assert guess_max_words([["a " * 500]], "en") == (256, 0.0)
+    assert infer_max_words([texts], "en") == (24, 0.96)
+    assert infer_max_words([["a " * 500]], "en") == (256, 0.0)
 
 
 def test_documents_of_one_text_file(tickets: Path) -> None:

@@ -1,4 +1,4 @@
-"""Inspect the files of corpora and of tasks for `lineage init`, and guess how to read them.
+"""Inspect the files of corpora and of tasks for `lineage init`, and infer how to read them.
 
 Only a sample is kept in memory: the beginning of a corpus, and rows from a task's whole length,
 since it may be sorted by label. Whatever is wrong with the files is an InputError.
@@ -28,11 +28,7 @@ from lineage.data.files import (
     open_decompressed,
     read_column_names,
 )
-from lineage.data.infer_columns import (
-    choose_columns,
-    choose_corpus_text,
-    list_recognized_kinds,
-)
+from lineage.data.infer_columns import choose_columns, choose_corpus_text, list_recognized_kinds
 from lineage.data.sources import DataTable, open_source_table, open_task_tables
 from lineage.data.tables import COMMENT_PREFIXES, CONLLU_NUM_COLUMNS, DOCUMENT_BOUNDARIES, SPACES
 from lineage.errors import MAX_NAME_WORDS, InputError, shorten_value
@@ -45,7 +41,7 @@ SAMPLE_ROWS = 2000
 SAMPLE_BYTES = 1 << 20
 BINARY_SAMPLE_BYTES = 1 << 13
 DEFAULT_LANGUAGE = "en"
-# The language that is guessed from the script of most letters; kana distinguish Japanese from
+# The language that is inferred from the script of most letters; kana distinguish Japanese from
 # Chinese.
 LANGUAGE_BY_SCRIPT = {
     "HANGUL": "ko",
@@ -176,7 +172,7 @@ def count_blocks(lines: Iterable[str]) -> int:
     return sum(is_filled for is_filled, _ in groupby(lines, lambda line: bool(line.strip())))
 
 
-def guess_language(texts: Iterable[str]) -> str:
+def infer_language(texts: Iterable[str]) -> str:
     """Return the code of the likely language, by the script of most letters."""
     sample = "\n".join(texts)[:SCRIPT_SAMPLE_CHARACTERS]
     scripts = Counter(
@@ -197,7 +193,7 @@ class CorpusFindings:
 
     keys: dict[str, Any]  # keys of CorpusSource
     language: str
-    description: str  # for people: files, size, and the guesses
+    description: str  # for people: files, size, and what was inferred
     comment: str  # for params.yaml
 
 
@@ -225,7 +221,7 @@ def inspect_corpus(
     others = ", ".join(name for name in DOCUMENT_UNIT_NAMES if name != unit)
     return CorpusFindings(
         {"files": pattern, "document_unit": unit},
-        guess_language(beginnings),
+        infer_language(beginnings),
         f"{description}, one document per {DOCUMENT_UNIT_NAMES[unit]} (guessed)",
         f"document_unit is guessed: what a document of a file is; or {others}",
     )
@@ -239,7 +235,7 @@ def _read_beginning(path: Path, num_bytes: int = SAMPLE_BYTES // MIN_FILES) -> s
 def _inspect_table(
     pattern: str, files: DataFiles, description: str, root: Path, where: str, text: str | None
 ) -> CorpusFindings:
-    """Guess which column of a table holds the texts, unless `text` names it. Raises InputError."""
+    """Infer which column of a table holds the texts, unless `text` names it. Raises InputError."""
     keys = find_csv_quoting(files, where)
     table = open_source_table(CorpusSource(files=pattern, **keys), root, where)
     columns = list_columns(files, table, where)
@@ -253,7 +249,7 @@ def _inspect_table(
             f"{where}: the first line of {files.names[0]} looks like a text, not like the name of "
             "a column; add a line with a name, such as text"
         )
-    guess = ""
+    origin = ""
     comment = ""
     wanted = columns if text is None else [text]
     sample: TableColumns = {name: [] for name in wanted}
@@ -264,12 +260,12 @@ def _inspect_table(
             break
     if text is None:
         text, others = choose_corpus_text(sample, where)
-        guess = f" (guessed from the columns {list_names(columns)})"
+        origin = f" (guessed from the columns {list_names(columns)})"
         comment = f"text is guessed: the longest texts; {note_others(others, 'text')}"
     return CorpusFindings(
         {"files": pattern, **keys, "text": text},
-        guess_language(map(cell_text, sample[text])),
-        f"{description}, text = {shorten_value(text)}{guess}",
+        infer_language(map(cell_text, sample[text])),
+        f"{description}, text = {shorten_value(text)}{origin}",
         comment,
     )
 
@@ -303,7 +299,7 @@ class TaskFindings:
 def inspect_task(
     name: str, files: dict[str, str], root: Path, where: str, requested: RequestedColumns
 ) -> TaskFindings:
-    """Inspect the files of a task by split, with `train`, and guess its kind and columns.
+    """Inspect the files of a task by split, with `train`, and infer its kind and columns.
 
     Raises InputError.
     """
@@ -321,11 +317,11 @@ def inspect_task(
     if read_test_columns and "test" in files:
         choice = read_test_columns(choice, _list_test_columns(files["test"], keys, root, where))
     texts = [list(map(cell_text, sample[text_name])) for text_name in choice.text_columns]
-    language = guess_language(text for column in texts for text in column)
+    language = infer_language(text for column in texts for text in column)
     max_words = None
     covered_share = 1.0
     if choice.is_cut:
-        max_words, covered_share = guess_max_words(texts, language)
+        max_words, covered_share = infer_max_words(texts, language)
     counts = {"train": num_rows}
     for split in sorted(files.keys() - {"train"}):
         counts[split] = _count_rows(files[split], keys, kind, choice, split, root, where)
@@ -506,7 +502,7 @@ def _count_rows(
     return sum(len(batch[wanted[0]]) for batch in table.iter_batches(wanted[:1]))
 
 
-def guess_max_words(texts: list[list[str]], language: str) -> tuple[int, float]:
+def infer_max_words(texts: list[list[str]], language: str) -> tuple[int, float]:
     """Return a length that covers nearly all texts, and the share that it covers."""
     lengths = [
         sum(len(split_words(text, language)) for text in item) for item in zip(*texts, strict=True)

@@ -146,7 +146,7 @@ def assign_fold_splits(
         labels_N = stratification_labels(items)
         order = rng.permutation(len(items))
         fold_N = np.empty(len(items), int)
-        # Dealt out label by label, so that every fold gets its share of each label.
+        # Assigned label by label, so that every fold gets its share of each label.
         by_label = order[np.argsort(labels_N[order], kind="stable")]
         fold_N[by_label] = np.arange(len(items)) % folds
         rest = np.flatnonzero(fold_N != fold)

@@ -42,7 +42,7 @@ CARRIED_SEQ_LEN = 250
 
 @dataclass(frozen=True)
 class BlockCounts:
-    """What counting reaches on a block of held-out text."""
+    """The scores of counting on a block of held-out text."""
 
     num_units: int  # bytes of text, or masked tokens
     ngram_nats: float
@@ -167,7 +167,7 @@ def to_comparison_settings(settings: Any) -> Any:
 def cut_into_blocks(corpus: TokenizedCorpus, *, seq_len: int) -> list[TokenizedCorpus]:
     """Cut a text into at most MAX_BLOCKS blocks of about equal length.
 
-    Of more than MAX_HELDOUT_BYTES, blocks at equal distances are kept.
+    If there are more than MAX_HELDOUT_BYTES, blocks at equal distances are kept.
     """
     text_bytes = corpus.text_bytes
     kept_share = min(1.0, MAX_HELDOUT_BYTES / text_bytes)

@@ -4,7 +4,7 @@ The estimates are those of Chen and Goodman 1999 (section 3) and of KenLM's lmpl
 (Heafield et al. 2013, section 3).
 
 Shapes: N tokens, V vocabulary, G distinct n-grams of one order, C contexts (n-grams one shorter), E
-ends of n-grams in a text, M positions that are asked about.
+ends of n-grams in a text, M positions whose probabilities are computed.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What counting reaches on held-out text, as the stage `ngram` writes it."""
+"""The scores of counting on held-out text, as the stage `ngram` writes it."""
 
 import math
 from collections.abc import Sequence

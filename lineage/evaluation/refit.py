@@ -29,7 +29,7 @@ SYSTEM_COLUMNS = ("model", "init", "transfer", "head", "label_count")
 
 @dataclass(frozen=True)
 class ChosenTraining:
-    """What validation has chosen for a system: its hyperparameters, and when its training ends."""
+    """The choice of validation for a system: its hyperparameters, and when its training ends."""
 
     method: Method
     trained_share: float | None  # of all steps; None: the method has no early stopping

@@ -1,4 +1,4 @@
-"""What counting knows of a model's tokens: their frequencies, and 5-grams in both directions.
+"""The counts of a model's tokens: their frequencies, and 5-grams in both directions.
 
 Shapes: N tokens of the training text, V vocabulary, B rows, T positions, M masked positions.
 """

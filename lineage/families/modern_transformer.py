@@ -153,7 +153,7 @@ class ModernTransformer(Encoder):
         return self.run_blocks(batch, causal=self.causal)
 
     def run_blocks(self, batch: Batch, *, causal: bool) -> tuple[torch.Tensor, ...]:
-        """Encode a batch in one of the two ways of reading."""
+        """Encode a batch as one of the two directions reads it."""
         mask_B11T = None
         if not causal and not batch.has_no_padding():
             mask_B11T = batch.mask_BT[:, None, None, :]

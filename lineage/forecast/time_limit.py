@@ -1,4 +1,4 @@
-"""What of a study fits into a number of minutes: fewer models, or less text for each."""
+"""Fit a study into a number of minutes: fewer models, or less text for each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

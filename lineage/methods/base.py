@@ -77,7 +77,7 @@ class Method(Checked):
     head: ClassVar[str] = "linear"
     # How the report calls a model that is used so, by the values of the column `head`.
     titles: ClassVar[Mapping[str, str]] = {}
-    # What these titles mean, for readers who do not know the field.
+    # The meaning of these titles, for readers who do not know the field.
     meanings: ClassVar[Mapping[str, str]] = {}
     group_title: ClassVar[str] = ""  # of several heads together
     # The description of a kept system, by the values of the column `head`.

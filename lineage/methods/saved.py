@@ -41,7 +41,7 @@ AnswerItems = Callable[[pd.DataFrame], PredictionColumns]
 
 @dataclass(frozen=True)
 class RefitRecord:
-    """What is known of a system that was fitted again: the score of those before it."""
+    """The origin of a system that was fitted again: the score of those before it."""
 
     train_examples: int
     split: str  # on which they were scored

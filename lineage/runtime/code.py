@@ -97,7 +97,7 @@ def _known_digests() -> dict[str, str]:
 
 
 def _own_digest() -> str:
-    """Return the digest of this file: another version may cut docstrings in another way."""
+    """Return the digest of this file: another version may cut docstrings differently."""
     return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 

@@ -34,7 +34,7 @@ class ServerTime:
     def limit(self, *, upload: Path | None = None, num_requests: int = 1) -> Iterator[None]:
         """Raise TimeoutError in the block if its requests make this process wait too long.
 
-        What the process itself computes does not count. `upload` is what is sent: a file, or a
+        The computing of the process itself does not count. `upload` is what is sent: a file, or a
         folder, each file of which is a request.
         """
         if self._seconds_left == math.inf:

@@ -482,7 +482,7 @@ def _hide_secrets(text: str, uri: str) -> str:
         return text
     place, _, query = rest.partition("?")
     login, _, host = place.rpartition("@")
-    # A password may hold a slash, and a question mark too: then nothing of the address is shown.
+    # A password may hold a slash, and even a ?: then nothing of the address is shown.
     login_is_known = bool(login) or "@" not in query
     text = text.replace(rest, host if login_is_known else "...")
     for secret in (f"{login}@" if login else "", query):

@@ -62,7 +62,7 @@ class Batcher:
         self._work = None
 
     def _take_batch(self) -> list[_Waiting]:
-        """Return the first request that waits, and those after it that fit beside it."""
+        """Return the first request that waits, and those after it that fit into the same call."""
         batch: list[_Waiting] = []
         num_rows = 0
         num_characters = 0

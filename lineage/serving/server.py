@@ -147,7 +147,7 @@ def build_app(system: LoadedSystem) -> FastAPI:
 def _check_headers(request: Request) -> Response | None:
     """Return the answer to a request whose body is not worth reading, or None."""
     length = request.headers.get("content-length", "")
-    # A body in chunks may be longer than a length that stands beside it.
+    # A body in chunks may be longer than the length that its headers give.
     if not length.isdecimal() or "transfer-encoding" in request.headers:
         return _refuse(411, "the request does not say its length; send it with Content-Length")
     if int(length) > MAX_BODY_BYTES:
