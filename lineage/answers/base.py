@@ -347,9 +347,9 @@ def check_labels_hidden(data: LabelledSplits) -> None:
         if shares.get(labels.iloc[0], 0.0) ** len(labels) < MIN_PLAUSIBLE_PROBABILITY:
             raise data.error(
                 split,
-                f"all {len(labels):,} are '{shorten_value(labels.iloc[0])}', as if labels were held "
-                "back; name a split that has them, such as the validation one as test, and this "
-                "one as unlabelled",
+                f"all {len(labels):,} are '{shorten_value(labels.iloc[0])}', as if labels were "
+                "held back; name a split that has them, such as the validation one as test, and "
+                "this one as unlabelled",
             )
 
 
@@ -358,6 +358,6 @@ def check_labels_differ(data: LabelledSplits, labels: Sequence[str], *, noun: st
     if len(labels) < 2:
         raise data.error(
             "train",
-            f"every {noun} is '{shorten_value(labels[0])}'; there is nothing to learn, name another "
-            "column",
+            f"every {noun} is '{shorten_value(labels[0])}'; there is nothing to learn, name "
+            "another column",
         )

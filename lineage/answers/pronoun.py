@@ -66,8 +66,9 @@ class PronounAnswer(LabelAnswer):
         for split, found in names.items():
             if found != names["train"]:
                 raise InputError(
-                    f"{data.places[split]}: its candidates are {list_some(sorted(found - {NEITHER}))}, "
-                    f"those of train {list_some(labels[:-1])}; give the columns the same names"
+                    f"{data.places[split]}: its candidates are "
+                    f"{list_some(sorted(found - {NEITHER}))}, those of train "
+                    f"{list_some(labels[:-1])}; give the columns the same names"
                 )
         check_labels_differ(data, list(data.tables["train"]["label"].unique()), noun="label")
         check_labels_hidden(data)

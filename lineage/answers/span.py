@@ -26,7 +26,7 @@ from lineage.config.data import Task
 from lineage.errors import InputError
 from lineage.language import split_words
 
-# Further bits of the label of a word in a context: it is the first word of the answer, the last one.
+# Further bits of the label of a word in a context: it is the first or the last one of the answer.
 ANSWER_START = 2
 ANSWER_END = 4
 MAX_ANSWER_WORDS = 30  # the code released with Devlin et al. 2019 allows 30 pieces
@@ -64,9 +64,9 @@ class SpanAnswer(HeadAnswer):
         num_unanswerable = int((~has_answer).sum())
         if folds and has_answer.mean() < 0.5:
             raise InputError(
-                f"{data.places['train']}: {num_unanswerable:,} of {len(has_answer):,} questions have no "
-                "answer within the first max_words words, and with folds each is scored; raise "
-                "max_words"
+                f"{data.places['train']}: {num_unanswerable:,} of {len(has_answer):,} questions "
+                "have no answer within the first max_words words, and with folds each is scored; "
+                "raise max_words"
             )
         if not has_answer.any():
             raise InputError(

@@ -42,8 +42,7 @@ RunCallback = Callable[[str], None]  # takes the id of the run; empty if MLflow 
 def send_live_journal(path: Path, is_closed: threading.Event, on_run: RunCallback) -> None:
     """Send the journal of a stage until it is closed, and before it those that wait.
 
-    If MLflow does not answer, one line is printed, and requests are repeated for as long as the stage
-    runs.
+    If MLflow does not answer, one line is printed, and requests are repeated while the stage runs.
     """
     has_warned = False
     while True:

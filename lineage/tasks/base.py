@@ -34,8 +34,8 @@ class Kind:
     """One kind of task, with everything that other code needs to know about it."""
 
     name: str
-    # The part that gets one answer, and which vector a head reads: the pooled vector of a text, or of a text
-    # with one of its choices; the vector of a word. A sentence is answered without a head.
+    # The part that gets one answer, and which vector a head reads: the pooled vector of a text, or
+    # of a text with one of its choices; the vector of a word. A sentence is answered without a head.
     unit: Unit
     required_columns: tuple[str, ...]  # keys of the task that must name a column
     # (user's columns, task, where) -> items. They have the columns that what answers them reads:
@@ -195,7 +195,7 @@ def check_task(task: Task, kind: Kind, where: str, *, is_extra_test_set: bool = 
 
 
 def check_extra_texts(task: Task, extra: Task, kind: Kind, where: str) -> None:
-    """Raise InputError if the items of an extra test set have more or fewer texts than the task's."""
+    """Raise InputError if items of an extra test set have more or fewer texts than the task's."""
     num_texts = len(extra.text or ())
     own_num_texts = len(task.text or ())
     if num_texts != own_num_texts and not kind.reads_pairs:

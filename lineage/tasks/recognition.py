@@ -48,8 +48,8 @@ PAIR_NAMES = (
     ("query", "passage"),
     ("query", "document"),
 )
-# The signs of a kind, the surest first: the names of columns, a tag for each word, two texts without
-# a label, or a text and its label.
+# The signs of a kind, the surest first: the names of columns, a tag for each word, two texts
+# without a label, or a text and its label.
 SIGNS = ("names", "tags", "texts", "label")
 
 

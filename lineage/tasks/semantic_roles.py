@@ -59,16 +59,16 @@ def _read_tags(cell: Cell, tokens: list[str]) -> list[str]:
         raise row_error(
             cell.row,
             cell.where,
-            f"column '{cell.column}' holds spans of characters, which are not read beside the place "
-            "of a verb; write a tag for each token",
+            f"column '{cell.column}' holds spans of characters, which are not read beside the "
+            "place of a verb; write a tag for each token",
         )
     tags = [normalize_label(tag) for tag in parse_list(cell)]
     if len(tags) != len(tokens):
         raise row_error(
             cell.row,
             cell.where,
-            f"there are {len(tokens)} tokens and {len(tags)} tags in '{cell.column}'; there must be "
-            "a tag for each token",
+            f"there are {len(tokens)} tokens and {len(tags)} tags in '{cell.column}'; there must "
+            "be a tag for each token",
         )
     for tag in tags:
         if len(tag.split()) > 1:
@@ -94,9 +94,9 @@ def _check_places(items: pd.DataFrame, task: Task, where: str) -> None:
     row = misplaced[0]
     place = items["predicate"][row]
     raise Cell(place, row, task.predicate or "", where).error(
-        f"it names the token at {place}, counted from 0, but the tag {PREDICATE_TYPES[0]} is on the "
-        f"one at {verbs[row][0]}, and {len(misplaced) - 1:,} more rows differ; write the places "
-        "from 0"
+        f"it names the token at {place}, counted from 0, but the tag {PREDICATE_TYPES[0]} is on "
+        f"the one at {verbs[row][0]}, and {len(misplaced) - 1:,} more rows differ; write the "
+        "places from 0"
     )
 
 
