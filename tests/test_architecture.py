@@ -395,6 +395,7 @@ def test_a_code_change_affects_the_stages_that_import_it(
     assert "lineage/methods/finetuning.py" not in files["pretrain"]
     for paths in files.values():
         assert not paths & {"lineage/families/bert.py", "lineage/tasks/text_classification.py"}
+        assert "lineage/tasks/recognition.py" not in paths, "it serves lineage init alone"
     shutil.copytree(ROOT / "lineage", tmp_path / "lineage")
     shutil.copytree(ROOT / "stages", tmp_path / "stages")
     monkeypatch.setattr(code, "PROJECT_ROOT", tmp_path)

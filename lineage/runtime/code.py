@@ -34,6 +34,8 @@ READS_VALUES_OF = {
     "lineage.config.resolve": "lineage.networks.registry",
     "lineage.study.models": "lineage.methods.registry",
 }
+# Kinds of task import these for `lineage init` alone: no stage calls them.
+INIT_MODULES = {"lineage.tasks.recognition", "lineage.tasks.tagged_words"}
 DYNAMIC_IMPORT = re.compile(r'import_module\(f"(lineage\.\w+)\.\{')
 
 
@@ -41,7 +43,7 @@ def stage_code_digests(verb: str) -> dict[str, str]:
     """Return the digests of stages/VERB.py and of each file that it imports, by path from the root.
 
     Files that define a family or a kind are left out: the records of models and tasks hold their
-    digests.
+    digests. So are INIT_MODULES.
     """
     return {path: code_digest(PROJECT_ROOT / path) for path in list_stage_files(verb)}
 
@@ -55,7 +57,8 @@ def list_stage_files(verb: str) -> list[str]:
         if name not in seen:
             seen.add(name)
             ahead += [*imported_modules(name), *dynamic_imports(name)]
-    paths = [project_modules()[name] for name in seen if not defines_family_or_kind(name)]
+    names = [name for name in seen - INIT_MODULES if not defines_family_or_kind(name)]
+    paths = [project_modules()[name] for name in names]
     return sorted(path.relative_to(PROJECT_ROOT).as_posix() for path in paths)
 
 
