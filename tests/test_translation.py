@@ -391,7 +391,7 @@ def test_the_report_labels_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
     assert f"| copied source | {copy_row['value']:.1f} |" in pages["md"]
     assert "| system | BLEU | interval" in pages["md"]
     assert "% correct" not in pages["md"]
-    assert ">BLEU with labels</th>" in pages["html"]
+    assert '>BLEU <small class="muted">all 40 labels</small></th>' in pages["html"]
     assert "no decoder" in pages["html"]
     assert "points" in pages["md"]
 
