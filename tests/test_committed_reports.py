@@ -64,7 +64,9 @@ def test_a_committed_report_is_made_again_from_its_evidence(report: Path, made_a
     assert page.stat().st_size <= MAX_PAGE_BYTES
     charts = LABEL_CHART.findall(page.read_text(encoding="utf-8"))
     decisions = read_json(made_again / "decisions.json")
-    for decision in (one for one in decisions if one["label_count"] != "none"):
+    labelled = [one for one in decisions if one["label_count"] != "none"]
+    has_charts = len({one["label_count"] for one in labelled}) > 1  # a curve needs two points
+    for decision in labelled if has_charts else ():
         system = decision["use"]["standing"]["system"]
         name = f"{format_model(system['model'])} {format_use(System(**system))}".strip()
         assert any(name in chart for chart in charts), f"no label chart shows {name}"
@@ -321,7 +323,14 @@ def read_study(sentence: Sentence) -> list[object]:
     epochs = max(most["epochs"], 1.0)
     passes = [f"{epochs:.1f}".removesuffix(".0")] if "read" in sentence.text else []
     seeds = (analysis["grid"][name] for name in ("pretrain_seeds", "finetune_seeds"))
-    return [f"{most['text_bytes'] / epochs / 1e6:.3g}", *passes, *map(len, seeds)]
+    size = format_bytes(most["text_bytes"] / epochs, sentence)
+    return [size, *passes, *map(len, seeds)]
+
+
+def format_bytes(num_bytes: float, sentence: Sentence) -> str:
+    """Return a number of bytes in the unit of the sentence."""
+    unit = 1e3 if " kB " in sentence.text else 1e6
+    return f"{num_bytes / unit:.3g}"
 
 
 def read_trials(sentence: Sentence) -> list[object]:
@@ -513,7 +522,7 @@ def find_own_bits(sentence: Sentence) -> dict[str, Any]:
 
 # The beginning of each sentence that has numbers, as a pattern, and where its numbers come from.
 READERS: dict[str, Reader] = {
-    r"[\d.]+ MB of .*pretraining runs? of each model": read_study,
+    r"[\d.]+ [kM]B of .*pretraining runs? of each model": read_study,
     r"\*Use\*: the system|\*As good\*|\*Sure\?\*|\*Equivalent\*|Points with": lambda _: [MARGIN],
     r"Times below": lambda _: [f"{SHORTEST_SECONDS:g}", SAME_COST_FACTOR],
     r"Both hold together|Below, comparisons of methods": lambda _: [CONFIDENCE],
@@ -539,7 +548,7 @@ READERS: dict[str, Reader] = {
     r"With (?:all )?[\d,]+ labels: ": read_answers,
     **ANSWER_READERS,
     r"A 5-gram model .* is counted on": lambda one: [
-        f"{find_own_bits(one)['train_bytes'] / 1e6:.3g}"
+        format_bytes(find_own_bits(one)["train_bytes"], one)
     ],
     r"With tokens of its own": lambda one: [f"{find_own_bits(one)['bits_per_byte']:.3f}"],
     r"Contaminated: ": lambda _: [MAX_NGRAM_WORDS],
@@ -554,13 +563,27 @@ READERS: dict[str, Reader] = {
     r"Each has read": lambda one: {
         number: None
         for budget in one.report.analysis["budget"]
-        for number in (f"{budget['text_bytes'] / 1e6:.3g}", f"{budget['epochs']:.2f}")
+        for number in (format_bytes(budget["text_bytes"], one), f"{budget['epochs']:.2f}")
     },
     r"Each has \d+ items": lambda one: {
         group["num_examples"]
         for scores in one.report.analysis["group_scores"]
         for group in scores["groups"]
     },
+    r"\w+, all [\d,]+ labels.*:$": lambda one: [f"{one.decision['train_examples']:,}"],
+    r"\d+ groups: intervals are for these": lambda one: [
+        len(scores["groups"])
+        for scores in one.report.analysis["group_scores"]
+        if scores["task"] == one.task
+    ],
+    r"The best possible here: ": lambda one: sorted(
+        (
+            in_points(100 * each["value"])
+            for each in one.report.analysis["ceilings"]
+            if each["task"] == one.task
+        ),
+        key=float,
+    ),
     r"Could have found: ": lambda _: [f"{100 * POWER:g}", 100],
     r"All [\d,]+ labels:|\d+ labels:": lambda one: [
         f"{count:,}" for count in one.tfidf if f"{count:,} labels:" in one.text.lower()

@@ -9,7 +9,6 @@ from lineage.analysis.decision import (
     largest_label_counts,
     list_choices,
     pareto_front,
-    printed_gap,
     widest_rankings,
 )
 from lineage.analysis.records import Analysis, Ranking
@@ -106,7 +105,7 @@ def describe_front(
         gain = one.standing.mean - last.standing.mean
         if gain >= margin:
             name = format_model(one.standing.system.model)
-            points = format_difference(printed_gap(one.standing.mean, last.standing.mean))
+            points = format_difference(gain)
             steps.append(f"{name} takes {format_build_time(one.cost)} for {points} points")
             last = one
     labels = f"With {train_examples:,} labels, " if train_examples else ""
@@ -126,7 +125,7 @@ def _describe_use(use: Choice, last: Choice) -> str:
     """Name the system to use, and how far it is above the last one that was named."""
     name = format_model(use.standing.system.model)
     other = format_model(last.standing.system.model)
-    points = format_difference(printed_gap(use.standing.mean, last.standing.mean))
+    points = format_difference(use.standing.mean - last.standing.mean)
     return f" {name}, the one to use, takes {format_build_time(use.cost)}: {points} points against {other}."
 
 
