@@ -165,6 +165,7 @@ class Task:
     label: str | None = None
     tokens: str | None = None
     predicate: str | None = None  # for semantic_roles: the place of the verb in the tokens, from 0
+    heads: str | None = None  # for tree_depth: the place of each word's head, from 1; 0: the root
     # For pronoun_choice: the pronoun and its candidates, which have a column each. A start is the
     # first character in the text, from 0.
     pronoun: str | None = None

@@ -169,7 +169,8 @@ def _list_warnings(name: str, params: Params, measures: TaskMeasures, where: str
             f"examples, so {largest:,} means all of them; write all instead, unless another task "
             "has more"
         )
-    label_key = load_kind(params.tasks[name].kind).label_columns[0]
+    kind = load_kind(params.tasks[name].kind)
+    label_key = (kind.label_columns or kind.required_columns)[0]
     yield from (f"{where}.{label_key}: {warning}" for warning in measures.label_warnings)
     yield from (f"{where}.files: {warning}" for warning in measures.repeat_warnings)
 

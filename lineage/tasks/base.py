@@ -25,7 +25,7 @@ from lineage.tasks.columns import TableColumns, read_group_column
 from lineage.tasks.recognition import Recognition
 
 # Modules of this package that are not kinds.
-SUPPORT_MODULES = ("base", "columns", "info", "recognition", "tagged_words")
+SUPPORT_MODULES = ("base", "columns", "info", "probing", "recognition", "tagged_words")
 Unit = Literal["text", "choice", "sentence", "word"]
 
 
@@ -71,6 +71,8 @@ class Kind:
     text_list_columns: tuple[str, ...] = ()
     # task -> the cells of a row that can be read, by column; None: any texts and zeros can.
     make_example: Callable[[Task], dict[str, Any]] | None = None
+    # Its answers follow from the form of sentences, as probes of layers ask, and not their meaning.
+    is_about_form: bool = False
     # The columns by which `lineage init` recognizes the kind; None: it does not propose it.
     recognition: Recognition | None = None
 

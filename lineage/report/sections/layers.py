@@ -28,12 +28,13 @@ from lineage.report.section import (
     small,
 )
 from lineage.report.styles import model_style
+from lineage.tasks.base import load_kind
 
 FORM_METRIC = "token_accuracy"  # of tags of words, such as parts of speech
 READING = (
     "A linear probe on each layer alone: 0 is the embeddings. Full lines are pretrained models, "
     "dashed ones the same networks with random weights. Form is a tag of each word, such as its "
-    "part of speech; the other tasks are about meaning."
+    "part of speech, and the length, order and tree of sentences; other tasks are about meaning."
 )
 NOTE = (
     "Intervals are for other test items. Selectivity: the share of words with the right tag, less "
@@ -101,7 +102,7 @@ def describe_models(analysis: Analysis) -> Iterator[str]:
 
 
 def _is_form(curve: LayerCurve) -> bool:
-    return curve.metric == FORM_METRIC
+    return curve.metric == FORM_METRIC or load_kind(curve.kind).is_about_form
 
 
 def _verdict(curve: LayerCurve) -> str:
