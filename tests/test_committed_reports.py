@@ -334,15 +334,43 @@ def read_trials(sentence: Sentence) -> list[object]:
 
 def count_marks(sentence: Sentence) -> list[object]:
     """Count the marked cells of each model in the part's tables, and all cells that have one."""
-    expected: list[object] = re.findall(r"(?:fine-tuned|SetFit): (\d+)", sentence.text)
-    for number in expected:
-        assert f", {number} labels |" in sentence.report.parts[sentence.heading]
-    for clause in re.findall(r"(?:for|;) ([^;]+? in \d+ of \d+)", sentence.text):
+    expected = [*read_labels_of_methods(sentence)]
+    text = re.sub(r" \([^)]*; [^)]*\)", "", sentence.text)
+    for clause in re.findall(r"(?:for|;) ([^;]+? in \d+ of \d+)", text):
         name = re.split(r",| and | in |°", clause)[0]
         cells = sentence.report.list_cells(sentence.heading, name)
         mark = "▼" if "loss is shown" in sentence.text else "▲"
         expected += [sum(mark in cell for cell in cells), len(cells)]
     return expected
+
+
+def read_labels_of_methods(sentence: Sentence) -> Iterator[object]:
+    """Yield the fewest and the most labels in the tables of the methods that are named."""
+    named = re.search(r"of each method \((.*?)\)", sentence.text)
+    for part in named[1].split("; ") if named else []:
+        methods, _, _ = part.partition(": ")
+        counts = set()
+        for method in methods.split(" and "):
+            own = sentence.report.parts[sentence.heading].partition(f"\n{method}, ")[2]
+            rows = own.strip().split("\n\n")[1]
+            counts |= {int(one.replace(",", "")) for one in re.findall(r" ([\d,]+) labels", rows)}
+        yield from (f"{count:,}" for count in dict.fromkeys((min(counts), max(counts))))
+
+
+def read_untried(sentence: Sentence) -> Iterator[object]:
+    """Yield the fewest and the most labels of the tasks on which a method was not run with them."""
+    for clause in sentence.text.rstrip(".").split("; "):
+        found = re.search(r"(fine-tuning|SetFit) with .* labels \((.*)\)", clause)
+        if found is None:
+            continue
+        transfer = {"fine-tuning": "finetuned", "SetFit": "setfit"}[found[1]]
+        counts = []
+        for task in re.split(", | and ", found[2]):
+            own = [one for one in sentence.report.analysis["scores"] if one["task"] == task]
+            counts.append(max(one["train_examples"] for one in own))
+            used = [one for one in own if one["system"]["transfer"] == transfer]
+            assert 0 < max(one["train_examples"] for one in used) < counts[-1]
+        yield from (f"{count:,}" for count in dict.fromkeys((min(counts), max(counts))))
 
 
 def count_marks_by_task(sentence: Sentence) -> list[object]:
@@ -514,6 +542,7 @@ def find_own_bits(sentence: Sentence) -> dict[str, Any]:
 # The beginning of each sentence that has numbers, as a pattern, and where its numbers come from.
 READERS: dict[str, Reader] = {
     r"[\d.]+ MB of .*pretraining runs? of each model": read_study,
+    r"Not tried: ": read_untried,
     r"\*Use\*: the system|\*As good\*|\*Sure\?\*|\*Equivalent\*|Points with": lambda _: [MARGIN],
     r"Times below": lambda _: [f"{SHORTEST_SECONDS:g}", SAME_COST_FACTOR],
     r"Both hold together|Below, comparisons of methods": lambda _: [CONFIDENCE],

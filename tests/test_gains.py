@@ -84,7 +84,9 @@ def test_a_method_that_was_run_with_fewer_labels_is_named(analysis: Analysis) ->
     ]
     (section,) = build_parts(with_comparisons(analysis, kept))
     finding = find_texts(section)[0]
-    assert finding.startswith("With these labels, the most of each method (fine-tuned: 100), ")
+    assert finding.startswith(
+        "With these labels, the most of each method (frozen: 600; fine-tuned: 100), "
+    )
     figures = [figure.svg for figure in find_figures(section)]
     assert any("fine-tuned, 100 labels" in figure for figure in figures)
     assert not any("frozen, " in figure for figure in figures)

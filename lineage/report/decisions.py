@@ -14,6 +14,7 @@ from lineage.analysis.records import Analysis, Comparison, Standing, System, gro
 from lineage.analysis.statistics import MIN_SEEDS
 from lineage.report.formatting import (
     format_build_time,
+    format_count_range,
     format_label_count,
     format_model,
     format_percent,
@@ -75,6 +76,16 @@ def name_labels(decision: Decision) -> str:
     if decision.tuning_labels:
         text += f" + {decision.tuning_labels:,} for tuning"
     return text
+
+
+def name_label_choice(decisions: Sequence[Decision], label_count: str) -> str:
+    """Name a choice of the page: `100`; `all`, or the numbers where more labels are available."""
+    if label_count != "all":
+        return f"{int(label_count):,}"
+    own = [one for one in decisions if one.label_count == "all"]
+    if any(one.available_labels > one.train_examples for one in own):
+        return format_count_range(one.train_examples for one in own)
+    return "all"
 
 
 def format_interval(standing: Standing) -> str:

@@ -17,6 +17,7 @@ from lineage.report.formatting import (
     THESE_LABELS,
     css_class,
     format_comparison,
+    format_count_range,
     format_difference,
     format_kind,
     format_label_count,
@@ -55,6 +56,7 @@ GAIN_DEFINITIONS = {
     "general_text": "The baseline has read the task's text alone, and no general text before.",
     "continuation": "The baseline is the same public checkpoint before it went on with the corpus.",
 }
+NOT_SWITCHED = "The choice of labels above changes nothing here."
 GAIN_NAMES = {
     "pretraining": "pretraining",
     "adaptation": "adaptation",
@@ -79,6 +81,8 @@ def _build_part(report: ReportData, summary: GainSummary, *, is_first: bool) -> 
     added = GAIN_NAMES[summary.comparison_type]
     effects = build_effects(summary)
     aside = [Paragraph(GAIN_DEFINITIONS[summary.comparison_type])]
+    if len(analysis.grid.label_counts) > 1 and is_first:
+        aside.insert(0, Paragraph(NOT_SWITCHED, "note", only="html"))
     if finding := _describe_gains(analysis, summary):
         aside.insert(0, Paragraph(finding, "strong"))
     if note := " ".join(_describe_marks(analysis, effects, is_first=is_first)):
@@ -201,23 +205,21 @@ def find_weak_models(analysis: Analysis) -> list[str]:
 def _describe_most_labels(summary: GainSummary) -> str:
     """Tell with how many labels the comparisons are: `With the most labels (fine-tuned: 100)`.
 
-    Methods are named that were not run with as many labels as the first one.
+    Each method is named with its numbers if some were not run with as many labels as others.
     """
     has_all = bool(format_these_labels(gain.comparison for gain in summary.at_most_labels))
     start = f"{THESE_LABELS.capitalize()}, the most" if has_all else "With the most labels"
     by_task = group_by(summary.at_most_labels, lambda gain: gain.comparison.task)
     most = {task: max(gain.train_examples for gain in own) for task, own in by_task.items()}
-    fewer = [
-        gain
-        for gain in summary.at_most_labels
-        if 0 < gain.train_examples < most[gain.comparison.task]
-    ]
-    if not fewer:
+    trained = [gain for gain in summary.at_most_labels if gain.train_examples > 0]
+    if all(gain.train_examples == most[gain.comparison.task] for gain in trained):
         return f"{start} of each task" if has_all else start
-    parts = []
-    for method, own in group_by(fewer, lambda gain: gain.method).items():
-        counts = dict.fromkeys(f"{gain.train_examples:,}" for gain in own)
-        parts.append(f"{method}: {join_with_and([*counts])}")
+    counts = {
+        method: format_count_range(gain.train_examples for gain in own)
+        for method, own in group_by(trained, lambda gain: gain.method).items()
+    }
+    methods = group_by(counts, lambda method: counts[method])
+    parts = [f"{join_with_and(own)}: {count}" for count, own in methods.items()]
     return f"{start} of each method ({'; '.join(parts)})"
 
 

@@ -1,6 +1,6 @@
 """The table of decisions, the main figure, and how to read them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lineage.analysis.cells import split_test_set
@@ -38,6 +38,7 @@ from lineage.report.decisions import (
     find_lead,
     format_interval,
     is_sure,
+    name_label_choice,
     name_labels,
     name_system,
     order_decisions,
@@ -53,6 +54,7 @@ from lineage.report.formatting import (
     format_percent,
     format_range,
     format_si,
+    format_system,
     format_use,
     join_with_and,
     metric_heading,
@@ -64,6 +66,7 @@ from lineage.report.section import (
     Cell,
     Column,
     Figures,
+    Only,
     Paragraph,
     Piece,
     Refit,
@@ -95,6 +98,9 @@ def build(report: ReportData) -> Section | None:
     if not report.decisions:
         return Section(blocks=seeds_note, only="markdown") if seeds_note else None
     counts = list_shown_label_counts(report.analysis)
+    choices = {
+        count: name_label_choice(report.decisions, count) for count in counts if count != "none"
+    }
     reading = [
         Paragraph(_explain_decisions(report), "note", has_markup=True),
         Paragraph(explain_names(report.analysis), "note", has_markup=True),
@@ -105,12 +111,11 @@ def build(report: ReportData) -> Section | None:
         blocks=[
             build_decision_table(report),
             *_main_figures(report, counts),
-            *_prediction_note(report.decisions),
-            *_refit_note(report),
+            *_notes_on_use(report, [*choices]),
             Section("How to read this", reading, is_folded=True, css="note"),
         ],
         label="What to use",
-        switch=counts if len(counts) > 1 else (),
+        switch=choices if len(choices) > 1 else {},
     )
 
 
@@ -243,6 +248,11 @@ def describe_alternative(analysis: Analysis, decision: Decision) -> str:
         own = decision.under_budget
         if own is None:
             return ""
+        if not own.standing.above_chance:
+            highest = f"{format_system(own.standing.system)}, {format_percent(own.standing.mean)}"
+            return (
+                f"without public weights: nothing is shown to be above chance (highest: {highest})"
+            )
         text = f"without public weights: {_name_with_cost(own)}"
         if decision.budget_lead_may_be_luck:
             text += ", whose lead over TF-IDF may be luck"
@@ -294,26 +304,44 @@ def _name_with_cost(choice: Choice) -> str:
     return text
 
 
-def _prediction_note(decisions: Sequence[Decision]) -> tuple[Paragraph, ...]:
-    """Tell how `lineage predict` uses these systems: for tasks with labels, not extra test sets."""
-    names = [split_test_set(one.task)[0] for one in decisions if one.label_count != "none"]
-    tasks = list(dict.fromkeys(names))
-    if not tasks:
-        return ()
-    others = f"; likewise for {', '.join(tasks[1:])}" if len(tasks) > 1 else ""
-    text = (
-        "Label a file with the system for the most labels (`--labels` chooses another number), in "
-        f"the study's folder: `lineage predict FILE -o OUT.csv --task {tasks[0]}`{others}."
-    )
-    return (Paragraph(text, "note", has_markup=True),)
-
-
-def _refit_note(report: ReportData) -> tuple[Paragraph, ...]:
-    """Tell what the systems in use have learned from, which the scored ones have not."""
+def _notes_on_use(report: ReportData, choices: Sequence[str]) -> Iterator[Paragraph]:
+    """Yield how to use the systems at each choice of labels; in Markdown at the most labels."""
+    if len(choices) > 1:
+        for count in choices:
+            own = {one.task: one for one in report.decisions if one.label_count == count}
+            option = "" if count == choices[-1] else f" --labels {count}"
+            texts = [_describe_prediction([*own], option), _describe_refits(report, own)]
+            yield from (
+                Paragraph(text, "note", has_markup=True, labels=count, only="html")
+                for text in texts
+                if text
+            )
     largest = find_largest_decisions(report.decisions)
-    used = [one for one in report.refits if _is_of(one, largest.get(one.task))]
+    tasks = [one.task for one in largest.values() if one.label_count != "none"]
+    texts = [_describe_prediction(tasks, ""), _describe_refits(report, largest)]
+    only: Only = "markdown" if len(choices) > 1 else ""
+    yield from (Paragraph(text, "note", has_markup=True, only=only) for text in texts if text)
+
+
+def _describe_prediction(tested: Sequence[str], option: str) -> str:
+    """Tell how `lineage predict` uses these systems: for tasks, and not for extra test sets."""
+    tasks = list(dict.fromkeys(split_test_set(one)[0] for one in tested))
+    if not tasks:
+        return ""
+    others = f"; likewise for {', '.join(tasks[1:])}" if len(tasks) > 1 else ""
+    most = " with the system for the most labels (`--labels` chooses another number)"
+    chosen = "" if option else most
+    return (
+        f"Label a file{chosen}, in the study's folder: "
+        f"`lineage predict FILE -o OUT.csv --task {tasks[0]}{option}`{others}."
+    )
+
+
+def _describe_refits(report: ReportData, decisions: Mapping[str, Decision]) -> str:
+    """Tell what the systems in use have learned from, which the scored ones have not."""
+    used = [one for one in report.refits if _is_of(one, decisions.get(one.task))]
     if not used:
-        return ()
+        return ""
     numbers = [f"{one.task} ({one.train_examples:,}, not {one.scored_examples:,})" for one in used]
     text = (
         f"For use, they are fitted again with the validation items: {join_with_and(numbers)}. "
@@ -322,7 +350,7 @@ def _refit_note(report: ReportData) -> tuple[Paragraph, ...]:
     num_seeds = max(one.num_seeds for one in used)
     if num_seeds > 1:
         text += f", and means over {num_seeds} seeds; seed {used[0].finetune_seed} is in use"
-    return (Paragraph(f"{text}.", "note", has_markup=True),)
+    return f"{text}."
 
 
 def _is_of(refit: Refit, decision: Decision | None) -> bool:
@@ -349,17 +377,17 @@ def _main_figures(report: ReportData, counts: Sequence[str]) -> Iterator[Block]:
     for count in counts:
         panels = draw_main_panels(report.analysis, count)
         layout = "few" if len(panels) <= figures.MAX_WIDE_PANELS else "wide"
-        title = f"**{_name_figure(count)}**"
+        title = f"**{_name_figure(report, count)}**"
         yield Paragraph(title, "deck", has_markup=True, labels=count, only="html")
         yield Figures(panels, layout, file="scores", labels=count, only="html")
     yield Paragraph(_describe_figures(report), "note", only="html")
 
 
-def _name_figure(count: str) -> str:
+def _name_figure(report: ReportData, count: str) -> str:
     title = "Each model's best system by validation"
     if count == "none":
         return title
-    return f"{title}, {'all' if count == 'all' else count} labels"
+    return f"{title}, {name_label_choice(report.decisions, count)} labels"
 
 
 def _describe_figures(report: ReportData) -> str:
