@@ -236,6 +236,17 @@ def test_label_counts_and_gains_of_the_first_table_follow_from_the_results(
             assert f"to {gain['most']:,} labels it gained {points} points ({ends})" in row
 
 
+def test_no_verdict_of_a_claim_differs_from_its_interval(made_again: Path) -> None:
+    claims = read_json(made_again / "comparison.json")["claims"]
+    found = [one for claim in claims for one in claim["comparisons"]]
+    assert found
+    for one in found:
+        sign = (one["ci_low"] > 0) - (one["ci_high"] < 0)
+        assert one["verdict"] == "equivalent" or sign == {"better": 1, "worse": -1}.get(
+            one["verdict"], 0
+        )
+
+
 NUMBER = re.compile(r"[+−]?\d+(?:,\d{3})*(?:\.\d+)?")
 # Names with a digit. The rest of a page's digits are numbers.
 NAMES = re.compile(r"\d-grams?|F1|\d{4}-\d\d-\d\d|(?<=label )\w+|(?<=of )\w+(?= are called)")

@@ -50,8 +50,8 @@ GAIN_MARKS = {
     "too few seeds": " ?",
 }
 GAIN_DEFINITIONS = {
-    "pretraining": "The baseline is the same network with random weights, trained on the same "
-    "labels, if there are any.",
+    "pretraining": "The baseline is the same network with random weights. Frozen: a classifier on "
+    "it learns from the same labels. Fine-tuned: all of it learns.",
     "adaptation": "Adaptation goes on with pretraining on the task's own text, without its labels.",
     "general_text": "The baseline has read the task's text alone, and no general text before.",
     "continuation": "The baseline is the same public checkpoint before it went on with the corpus.",
