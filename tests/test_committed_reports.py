@@ -554,7 +554,9 @@ def find_own_bits(sentence: Sentence) -> dict[str, Any]:
 READERS: dict[str, Reader] = {
     r"[\d.]+ MB of .*pretraining runs? of each model": read_study,
     r"Not tried: ": read_untried,
-    r"\*Use\*: the system|\*As good\*|\*Sure\?\*|\*Equivalent\*|Points with": lambda _: [MARGIN],
+    r"\*Use\*: the system|\*May be as good or better\*|\*Sure\?\*|\*Equivalent\*|Points with": lambda _: [
+        MARGIN
+    ],
     r"Times below": lambda _: [f"{SHORTEST_SECONDS:g}", SAME_COST_FACTOR],
     r"Both hold together|Below, comparisons of methods": lambda _: [CONFIDENCE],
     r".*[Vv]alidation chose among": read_trials,

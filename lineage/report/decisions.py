@@ -274,7 +274,7 @@ def _join_names(choices: Sequence[Choice]) -> str:
 def describe_finding(decisions: Sequence[Decision]) -> str:
     """Say in a few words what to use: `Use ELMo for sense; undecided for mood (GPT or TF-IDF)`."""
     parts = []
-    for (advice, model), group in group_by(decisions, _answer_key).items():
+    for (advice, model), group in group_by(decisions, _finding_key).items():
         tasks = join_with_and([one.task for one in group])
         if len(group) > MAX_NAMES:
             is_all = len(group) == len(decisions)
@@ -284,6 +284,18 @@ def describe_finding(decisions: Sequence[Decision]) -> str:
         parts.append(FINDINGS[advice].format(model=format_model(model), tasks=tasks))
     text = "; ".join(parts) or "no system has a score"
     return f"{text[0].upper()}{text[1:]}"
+
+
+def _finding_key(decision: Decision) -> tuple[str, str]:
+    """Return the advice with the models that it names; undecided are all that may be the best."""
+    advice, model = _answer_key(decision)
+    if advice != "undecided":
+        return advice, model
+    others = [one.standing.system.model for one in decision.as_good]
+    models = dict.fromkeys([model, *(one for one in others if one != "tfidf")])
+    if len(models) > MAX_NAMES:
+        return advice, f"{len(models)} models"
+    return advice, ", ".join(map(format_model, models))
 
 
 def summarize_decisions(analysis: Analysis, decisions: Sequence[Decision]) -> str:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from lineage.analysis.claims import STATIC
 from lineage.analysis.effects import Effect, build_effects
 from lineage.analysis.gains import Gain, GainSummary, summarize_gains
 from lineage.analysis.records import Analysis, group_by
@@ -159,6 +160,8 @@ def _describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     if weak:
         names = join_with_and([format_model(model) for model in weak])
         sentences.append(f"Not counted: {names} (‡), not shown to have learned more than 5-grams.")
+    if summary.comparison_type == "pretraining":
+        sentences += _list_untested(analysis, [one for one in own if one in summary.models])
     if tasks := _list_unconverged(summary):
         sentences.append(
             f"Fine-tuning did not converge on {join_with_and(tasks)}, so nothing is said about it."
@@ -167,6 +170,22 @@ def _describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     start = most_labels if is_continuation else "Of public models"
     sentences += _describe_model_gains(analysis.public_models, summary, start)
     return " ".join(sentences)
+
+
+def _list_untested(analysis: Analysis, models: Sequence[str]) -> Iterator[str]:
+    """Tell which language models are counted without a test against 5-grams, if others have one."""
+    known = {one.model: one for one in analysis.ngram_comparisons}
+    reasons = []
+    for model in models:
+        comparison = known.get(model)
+        if analysis.model_families.get(model) in STATIC or not known:
+            continue
+        if comparison is None or comparison.difference is None:
+            reasons.append(f"{format_model(model)} (not compared)")
+        elif not comparison.has_interval:
+            reasons.append(f"{format_model(model)} (too little text)")
+    if reasons:
+        yield f"Counted, but not tested against 5-grams: {join_with_and(reasons)}."
 
 
 def _count_by_task(models: Sequence[str], summary: GainSummary) -> Iterator[str]:

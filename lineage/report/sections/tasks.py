@@ -79,6 +79,10 @@ TABLE_NOTE = (
     "hardly is. Underlined: the system to use; another one of its model may score higher, since "
     "validation chooses."
 )
+CHANCE_NOTE = (
+    "An interval may lie above chance where a system is not shown to be: it is compared with the "
+    "majority class on the same items, whose score is uncertain too."
+)
 BLEU_NOTE = (
     "TF-IDF: the translation of the nearest training source. BLEU by sacrebleu; its signature is in "
     "each row's reason."
@@ -99,6 +103,8 @@ def build_task_section(report: ReportData, scores: TaskScores, *, is_first: bool
     blocks: list[Block] = [*build_score_tables(report, scores)]
     if is_first:
         blocks.append(Paragraph(TABLE_NOTE, "note", only="html"))
+        if any(_is_hardly_above_chance(report.analysis, one) for one in report.analysis.scores):
+            blocks.append(Paragraph(CHANCE_NOTE, "note"))
     blocks += [build_label_count_table(scores, count) for count in scores.train_examples]
     decision = find_largest_decisions(report.decisions).get(task)
     answers = list_answer_figures(report.analysis, decision) if decision is not None else []
@@ -118,6 +124,13 @@ def build_task_section(report: ReportData, scores: TaskScores, *, is_first: bool
         sentences = " ".join(one.caption for one in answers)
         aside.append(Paragraph(f"{labels} {sentences}", only="markdown"))
     return Section(task, blocks, aside=aside, css="task")
+
+
+def _is_hardly_above_chance(analysis: Analysis, score: SystemScore) -> bool:
+    """Return whether an interval is above chance, and a comparison on the same items is not."""
+    chance = chance_level(analysis, score.setting)
+    is_silent = not _is_drawn(score) and not score.above_chance
+    return is_silent and score.ci_low is not None and 0 < chance < score.ci_low
 
 
 def _list_notes(report: ReportData, scores: TaskScores) -> Iterator[Paragraph]:

@@ -88,6 +88,7 @@ NEXT_STEPS = {
     "use TF-IDF": "Use TF-IDF",
     "pretrain on your text": "Use {model}",
 }
+AS_GOOD = "May be as good or better"
 KNOWLEDGE = "Not for use: it tells which model knows most grammar without labels"
 NO_LABEL_GAIN = "run {system} with a second number of labels to see what labels bring"
 
@@ -129,7 +130,7 @@ def build_decision_table(report: ReportData) -> Table:
         Column(f"Score, {report.confidence} interval", "n", short="Score"),
         Column("vs TF-IDF", "n", short="vs TF-IDF"),
         Column("Sure?", "sure", short="Sure?"),
-        Column("As good", "wrap", short="As good"),
+        Column(AS_GOOD, "wrap", short=AS_GOOD),
         Column("Next step", "wrap next", short="Next step"),
     ]
     if report.analysis.public_models:
@@ -229,6 +230,8 @@ def _next_step_cell(analysis: Analysis, decision: Decision, largest: Decision) -
         label_gain = NO_LABEL_GAIN.format(system=name_system(system))
     sentences = [f"{label_gain[0].upper()}{label_gain[1:]}."] if label_gain else []
     if decision.undecided_lead is not None:
+        if decision.undecided_lead.difference > 0:
+            sentences.append("It scores lower here, which may be luck.")
         needed = describe_what_decides(decision.undecided_lead)
         sentences.append(f"{needed[0].upper()}{needed[1:]} would decide.")
     sentences += describe_limits(analysis, decision)
@@ -398,8 +401,8 @@ def _describe_figures(report: ReportData) -> str:
     if any(one.system.family == OUTSIDE_FAMILY for one in report.analysis.scores):
         outside = " Outside systems come last, and are not counted among the best."
     return (
-        f"Lines: {report.confidence} intervals. Filled marks may be the best, open ones are behind "
-        f"on these test items. Grey band: {reference}; dotted line: chance; grey tick: the same network with random init; small dots: other systems of the "
+        f"Lines: {report.confidence} intervals. Bold: the highest score. Filled marks may be the "
+        f"best, open ones are behind on these test items. Grey band: {reference}; dotted line: chance; grey tick: the same network with random init; small dots: other systems of the "
         f"model.{outside}"
     )
 
@@ -501,7 +504,7 @@ def _explain_decisions(report: ReportData) -> str:
         "10 s, or within a factor of 1.5, count as equal; then the higher score decides, then "
         "TF-IDF, or the model that the study lists first. If seeds do not show that system to be "
         "better than TF-IDF, it is **undecided**, and TF-IDF is used, the cheapest. "
-        f"{public}**As good**: systems that may be the best, or are within {report.margin} points "
+        f"{public}**{AS_GOOD}**: systems that may be the best, or are within {report.margin} points "
         f"of it. Both hold together with {report.confidence} confidence in each row. **Sure?** is "
         f"yes if, of what was run, the system is shown to be at most {report.margin} points below "
         "the best, and better than TF-IDF unless it is that. The interval of a score allows for "
