@@ -273,7 +273,7 @@ def test_minimal_pairs_tell_which_model_knows_most_and_not_what_to_use() -> None
     )
     line = read_decision(analysis, decision)
     assert (
-        line["Use"] == "**ELMo** zero-shot (scores highest)"
+        line["Use"] == "Highest: **ELMo** zero-shot"
         and line["May be as good or better"] == "GPT 89.5"
     )
     assert line["Sure?"].startswith("no (P = 0.")

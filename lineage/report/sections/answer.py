@@ -19,6 +19,7 @@ from lineage.report.formatting import (
 )
 from lineage.report.section import Paragraph, ReportData, Section
 from lineage.report.sections.what_was_run import name_origin
+from lineage.report.styles import find_weak_models
 
 MIN_PASSES = 1.05  # below, the text was read once
 
@@ -30,6 +31,8 @@ def build(report: ReportData) -> Section:
     blocks = [Paragraph(describe_study(report), "runs"), *_list_untried(report, [*titles])]
     blocks.append(Paragraph(describe_runs(analysis), "muted runs"))
     if warning := summarize_ngram_comparisons(analysis.ngram_comparisons):
+        if find_weak_models(analysis):
+            warning += " Marked ‡ below."
         blocks.append(Paragraph(warning, "worse runs"))
     if any(one.status == "failed" for one in analysis.failures):
         text = "Some results failed; the reasons are [below](#failed)."

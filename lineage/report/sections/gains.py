@@ -41,7 +41,7 @@ from lineage.report.section import (
     Table,
     numbers,
 )
-from lineage.report.styles import format_model_name, model_style
+from lineage.report.styles import find_weak_models, format_model_name, model_style
 
 GAIN_MARKS = {
     "better": " ▲",
@@ -210,15 +210,6 @@ def _list_unconverged(summary: GainSummary) -> list[str]:
         gain.comparison.task for gain in summary.at_most_labels if gain.outcome == "not converged"
     ]
     return [*dict.fromkeys(tasks)]
-
-
-def find_weak_models(analysis: Analysis) -> list[str]:
-    """Return own models that are not shown to have learned more than a 5-gram model."""
-    return [
-        one.model
-        for one in analysis.ngram_comparisons
-        if one.learned_less and one.model not in analysis.public_models
-    ]
 
 
 def _describe_most_labels(summary: GainSummary) -> str:

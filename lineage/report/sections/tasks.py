@@ -12,6 +12,7 @@ from lineage.analysis.records import (
     SeedProblem,
     Setting,
     SystemScore,
+    group_by,
 )
 from lineage.analysis.settings import SILENT_OUTCOMES, chance_level, find_random_score
 from lineage.config.data import extra_test_task
@@ -23,6 +24,7 @@ from lineage.report.figures import LinearScale, LineSeries
 from lineage.report.formatting import (
     css_class,
     format_comparison,
+    format_count_range,
     format_kind,
     format_model,
     format_percent,
@@ -116,7 +118,7 @@ def build_task_section(report: ReportData, scores: TaskScores, *, is_first: bool
     blocks += fold_disagreements(report.disagreements, task)
     curves = draw_finetune_curves(report.analysis, task)
     if curves:
-        note = Paragraph("First seed, most labels; dashed: random init.", "note")
+        note = Paragraph(_describe_curves(report.analysis, task), "note")
         title = "Learning curves of fine-tuning"
         blocks.append(Section(title, [note, Figures(curves)], is_folded=True, only="html"))
     aside = [*_list_notes(report, scores)]
@@ -380,6 +382,16 @@ def _format_lost_seeds(problems: Sequence[SeedProblem]) -> str:
         for status, count in sorted(counts.items())
     ]
     return ", ".join(parts)
+
+
+def _describe_curves(analysis: Analysis, task: str) -> str:
+    """Tell of which seed and of how many labels the curves are: the most of fine-tuning."""
+    tuned = [one for one in analysis.scores_of_task(task) if one.system.transfer == "finetuned"]
+    models = group_by(tuned, lambda one: one.system.model)
+    most = {model: max(one.train_examples for one in own) for model, own in models.items()}
+    shown = {one.model for one in analysis.finetune_curves if one.task == task}
+    labels = format_count_range(most[model] for model in shown if model in most)
+    return f"First seed, {labels} labels; dashed: random init."
 
 
 def draw_finetune_curves(analysis: Analysis, task: str) -> list[str]:

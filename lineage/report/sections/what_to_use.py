@@ -1,6 +1,6 @@
 """The table of decisions, the main figure, and how to read them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lineage.analysis.cells import split_test_set
@@ -76,7 +76,7 @@ from lineage.report.section import (
     Table,
     small,
 )
-from lineage.report.styles import model_style
+from lineage.report.styles import find_weak_models, model_style
 from lineage.results import OUTSIDE_FAMILY
 
 NEXT_STEPS = {
@@ -148,7 +148,7 @@ def _decision_row(analysis: Analysis, decision: Decision, largest: Decision) -> 
         _score_cell(use, metric_unit(decision.metric)),
         _lead_cell(analysis, decision),
         _sure_cell(analysis, decision),
-        _list_as_good(decision),
+        _list_as_good(decision, find_weak_models(analysis)),
         _next_step_cell(analysis, decision, largest),
     ]
     if analysis.public_models:
@@ -165,10 +165,10 @@ def _use_cell(analysis: Analysis, decision: Decision) -> Cell:
     pieces = [_strong(format_model(system.model))]
     if use := format_use(system):
         pieces.append(Piece(use))
-    note = format_cost(decision.use.cost)
     if measures_knowledge(system):
-        note = "scores highest"
-    pieces += small(note, "muted")
+        pieces.insert(0, Piece("Highest:"))
+    else:
+        pieces += small(format_cost(decision.use.cost), "muted")
     return Cell(more=pieces, svg=model_style(analysis, system.model).mark)
 
 
@@ -280,16 +280,18 @@ def format_cost(cost: SystemCost) -> str:
     return " · ".join(parts)
 
 
-def _list_as_good(decision: Decision) -> str:
-    """Name the systems that are as good, and what they cost."""
+def _list_as_good(decision: Decision, weak_models: Collection[str]) -> str:
+    """Name the systems that are as good, and what they cost; ‡ behind models that learned little."""
     if decision.certainty == "alone":
         return "nothing to compare with"
-    names = [_name_with_cost(one) for one in decision.as_good]
-    if measures_knowledge(decision.use.standing.system):
-        standings = [one.standing for one in decision.as_good]
-        names = [
-            f"{format_model(one.system.model)} {format_percent(one.mean)}" for one in standings
-        ]
+    is_knowledge = measures_knowledge(decision.use.standing.system)
+    names = []
+    for one in decision.as_good:
+        model = one.standing.system.model
+        shown = format_model(model)
+        score = f"{shown} {format_percent(one.standing.mean)}"
+        name = score if is_knowledge else _name_with_cost(one)
+        names.append(name.replace(shown, f"{shown} ‡", 1) if model in weak_models else name)
     if decision.counting_score is not None:
         names.insert(0, f"a 5-gram model {format_percent(decision.counting_score)}")
     if not names:
@@ -535,7 +537,8 @@ def _capitalize(name: str) -> str:
 
 def _explain_comparisons(report: ReportData) -> str:
     return (
-        "Below, comparisons of methods are paired by item and by seed; their intervals are "
+        "Below, comparisons of methods are paired by item and by seed, so of two equal scores one "
+        "may be shown to be better and the other not; their intervals are "
         f"{report.confidence}, {describe_intervals(report.analysis)} Those that are read together "
         "are corrected (Holm), and their seed variances are moderated. **Better**, **worse**: the "
         "interval excludes zero. **Equivalent**: an equivalence test and the interval put it within "
