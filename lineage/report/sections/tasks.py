@@ -82,8 +82,8 @@ TABLE_NOTE = (
     "validation chooses."
 )
 CHANCE_NOTE = (
-    "An interval may lie above chance where a system is not shown to be: it is compared with the "
-    "majority class on the same items, whose score is uncertain too."
+    "An interval may lie above chance where its system is not shown to be: the majority class, on "
+    "the same items, is uncertain too."
 )
 BLEU_NOTE = (
     "TF-IDF: the translation of the nearest training source. BLEU by sacrebleu; its signature is in "

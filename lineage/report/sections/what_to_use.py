@@ -537,8 +537,8 @@ def _capitalize(name: str) -> str:
 
 def _explain_comparisons(report: ReportData) -> str:
     return (
-        "Below, comparisons of methods are paired by item and by seed, so of two equal scores one "
-        "may be shown to be better and the other not; their intervals are "
+        "Below, comparisons of methods are paired by item and by seed, so equal scores can "
+        "differ in verdict; their intervals are "
         f"{report.confidence}, {describe_intervals(report.analysis)} Those that are read together "
         "are corrected (Holm), and their seed variances are moderated. **Better**, **worse**: the "
         "interval excludes zero. **Equivalent**: an equivalence test and the interval put it within "
