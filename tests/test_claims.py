@@ -136,7 +136,11 @@ def test_losing_to_twenty_times_the_labels_contradicts_nothing(tmp_path: Path) -
     change_most_labels(folder, 1000)
     assert find(analyze(folder, SMALL_GRID), LABELS).verdict == "contradicted"
     change_most_labels(folder, 2000)
-    assert find(analyze(folder, SMALL_GRID), LABELS).verdict == "not shown"
+    finding = find(analyze(folder, SMALL_GRID), LABELS)
+    assert finding.verdict == "not shown" and finding.num_excused > 0
+    lost = [one for one in finding.comparisons if one.ci_high < 0]
+    assert len(lost) == finding.num_excused == sum(one.verdict == "worse" for one in lost)
+    assert f", {finding.num_excused} lost to far more" in section.describe_evidence(finding)
 
 
 def make_finding(*verdicts: str) -> ClaimFinding:
@@ -164,7 +168,9 @@ def test_the_section_says_how_much_was_shown_and_what_could_have_been() -> None:
     question, row = table.rows
     assert isinstance(question, Row) and question.cells == [Cell("Does it help?", span=5)]
     assert isinstance(row, list)
-    assert row[2] == "GPT beside BERT: shown in 1 of 3 comparisons (sense), 0.0 to +2.0 points"
+    assert row[2] == (
+        "GPT beside BERT: shown in 1 of 3 comparisons, all fine-tuned (sense), 0.0 to +2.0 points"
+    )
     assert row[3] == "3.0"
     assert row[4].text == "supported in part"
     assert section.build(ReportData(study_rows.build_analysis())) is None

@@ -67,9 +67,12 @@ def test_a_committed_report_is_made_again_from_its_evidence(report: Path, made_a
     labelled = [one for one in decisions if one["label_count"] != "none"]
     has_charts = len({one["label_count"] for one in labelled}) > 1  # a curve needs two points
     for decision in labelled if has_charts else ():
-        system = decision["use"]["standing"]["system"]
-        name = f"{format_model(system['model'])} {format_use(System(**system))}".strip()
-        assert any(name in chart for chart in charts), f"no label chart shows {name}"
+        system = System(**decision["use"]["standing"]["system"])
+        (chart,) = (one for one in charts if one.startswith(f"<title>{decision['task']} ("))
+        name = f"{format_model(system.model)} {format_use(system)}".strip()
+        if f", {format_use(system)})" in chart:  # all of its systems are used in this way
+            name = format_model(system.model)
+        assert re.search(rf"[:;] {re.escape(name)},? ", chart), f"no label chart shows {name}"
     assert read_decisions(made_again) == read_decisions(report)
     text = (made_again / "comparison.md").read_text(encoding="utf-8")
     assert text == (report / "comparison.md").read_text(encoding="utf-8"), (
@@ -238,6 +241,17 @@ def test_label_counts_and_gains_of_the_first_table_follow_from_the_results(
             assert f"to {gain['most']:,} labels it gained {points} points ({ends})" in row
 
 
+def test_no_verdict_of_a_claim_differs_from_its_interval(made_again: Path) -> None:
+    claims = read_json(made_again / "comparison.json")["claims"]
+    found = [one for claim in claims for one in claim["comparisons"]]
+    assert found
+    for one in found:
+        sign = (one["ci_low"] > 0) - (one["ci_high"] < 0)
+        assert one["verdict"] == "equivalent" or sign == {"better": 1, "worse": -1}.get(
+            one["verdict"], 0
+        )
+
+
 NUMBER = re.compile(r"[+−]?\d+(?:,\d{3})*(?:\.\d+)?")
 # Names with a digit. The rest of a page's digits are numbers.
 NAMES = re.compile(r"\d-grams?|F1|\d{4}-\d\d-\d\d|(?<=label )\w+|(?<=of )\w+(?= are called)")
@@ -343,15 +357,58 @@ def read_trials(sentence: Sentence) -> list[object]:
 
 def count_marks(sentence: Sentence) -> list[object]:
     """Count the marked cells of each model in the part's tables, and all cells that have one."""
-    expected: list[object] = re.findall(r"(?:fine-tuned|SetFit): (\d+)", sentence.text)
-    for number in expected:
-        assert f", {number} labels |" in sentence.report.parts[sentence.heading]
-    for clause in re.findall(r"(?:for|;) ([^;]+? in \d+ of \d+)", sentence.text):
+    expected = [*read_labels_of_methods(sentence)]
+    text = re.sub(r" \([^)]*; [^)]*\)", "", sentence.text)
+    for clause in re.findall(r"(?:for|;) ([^;]+? in \d+ of \d+)", text):
         name = re.split(r",| and | in |°", clause)[0]
         cells = sentence.report.list_cells(sentence.heading, name)
         mark = "▼" if "loss is shown" in sentence.text else "▲"
         expected += [sum(mark in cell for cell in cells), len(cells)]
     return expected
+
+
+def read_labels_of_methods(sentence: Sentence) -> Iterator[object]:
+    """Yield the fewest and the most labels in the tables of the methods that are named."""
+    named = re.search(r"of each method \((.*?)\)", sentence.text)
+    for part in named[1].split("; ") if named else []:
+        methods, _, _ = part.partition(": ")
+        counts = set()
+        for method in methods.split(" and "):
+            own = sentence.report.parts[sentence.heading].partition(f"\n{method}, ")[2]
+            rows = own.strip().split("\n\n")[1]
+            counts |= {int(one.replace(",", "")) for one in re.findall(r" ([\d,]+) labels", rows)}
+        yield from (f"{count:,}" for count in dict.fromkeys((min(counts), max(counts))))
+
+
+def read_untried(sentence: Sentence) -> Iterator[object]:
+    """Yield the fewest and the most labels of the tasks on which a method was not run with them."""
+    for clause in sentence.text.rstrip(".").split("; "):
+        found = re.search(r"(fine-tuning|SetFit) with .* labels \((.*)\)", clause)
+        if found is None:
+            continue
+        transfer = {"fine-tuning": "finetuned", "SetFit": "setfit"}[found[1]]
+        counts = []
+        for task in re.split(", | and ", found[2]):
+            own = [one for one in sentence.report.analysis["scores"] if one["task"] == task]
+            counts.append(max(one["train_examples"] for one in own))
+            used = [one for one in own if one["system"]["transfer"] == transfer]
+            assert 0 < max(one["train_examples"] for one in used) < counts[-1]
+        yield from (f"{count:,}" for count in dict.fromkeys((min(counts), max(counts))))
+
+
+def read_not_run(sentence: Sentence) -> Iterator[object]:
+    """Yield the numbers of labels at which TF-IDF has a score, and a method has none."""
+    transfers = {"fine-tuned": "finetuned", "SetFit": "setfit"}
+    for method, count in re.findall(r"(fine-tuned|SetFit) with ([\d,]+)", sentence.text):
+        used = {
+            own
+            for key, counts in sentence.scores.items()
+            if key[SYSTEM_COLUMNS.index("transfer")] == transfers[method]
+            for own in counts
+        }
+        left = [f"{own:,}" for own in sentence.tfidf if own not in used]
+        assert count in left
+        yield count
 
 
 def count_marks_by_task(sentence: Sentence) -> list[object]:
@@ -523,7 +580,10 @@ def find_own_bits(sentence: Sentence) -> dict[str, Any]:
 # The beginning of each sentence that has numbers, as a pattern, and where its numbers come from.
 READERS: dict[str, Reader] = {
     r"[\d.]+ [kM]B of .*pretraining runs? of each model": read_study,
-    r"\*Use\*: the system|\*As good\*|\*Sure\?\*|\*Equivalent\*|Points with": lambda _: [MARGIN],
+    r"Not tried: ": read_untried,
+    r"\*Use\*: the system|\*May be as good or better\*|\*Sure\?\*|\*Equivalent\*|Points with": lambda _: [
+        MARGIN
+    ],
     r"Times below": lambda _: [f"{SHORTEST_SECONDS:g}", SAME_COST_FACTOR],
     r"Both hold together|Below, comparisons of methods": lambda _: [CONFIDENCE],
     r".*[Vv]alidation chose among": read_trials,
@@ -542,9 +602,7 @@ READERS: dict[str, Reader] = {
     r"\d+ test items were dropped": lambda one: [
         one.summary["splits"]["test"]["dropped"]["unusable"]
     ],
-    r"Not run: ": lambda one: [
-        f"{count:,}" for count in one.tfidf if f"{count:,} labels" in one.text
-    ],
+    r"Not run: ": read_not_run,
     r"With (?:all )?[\d,]+ labels: ": read_answers,
     **ANSWER_READERS,
     r"A 5-gram model .* is counted on": lambda one: [

@@ -191,7 +191,7 @@ def test_methods_that_were_not_run_limit_what_is_said() -> None:
     ]
     assert describe_omitted(with_all) == "Not run with 400 labels: fine-tuned."
     report = ReportData(analysis, [with_100, with_all])
-    untried = "Not tried: a public model; fine-tuning with all labels (sense)."
+    untried = "Not tried: a public model; fine-tuning with 400 labels (sense)."
     assert describe_untried(report, [with_all]) == untried
     assert describe_untried(report, [with_100]) == "Not tried: a public model."
     assert summarize_decisions(analysis, [with_100, with_all]) == (
@@ -205,8 +205,8 @@ def test_each_number_of_labels_has_its_own_finding() -> None:
     with_all = decide_one(build_cells(elmo=0.9, tfidf=0.6))
     with_all = dataclasses.replace(with_all, label_count="all", train_examples=400)
     assert find_titles(ReportData(build_analysis([]), [with_100, with_all])) == {
-        "100": "Use TF-IDF for sense",
-        "all": "Use ELMo for sense",
+        "100": "With 100 labels: use TF-IDF for sense",
+        "all": "With all labels: use ELMo for sense",
     }
     assert find_titles(ReportData(build_analysis([]), [with_all])) == {}
 
@@ -272,7 +272,10 @@ def test_minimal_pairs_tell_which_model_knows_most_and_not_what_to_use() -> None
         "The highest on grammar without labels is ELMo, zero-shot: 90.0 % ("
     )
     line = read_decision(analysis, decision)
-    assert line["Use"] == "**ELMo** zero-shot (scores highest)" and line["As good"] == "GPT 89.5"
+    assert (
+        line["Use"] == "Highest: **ELMo** zero-shot"
+        and line["May be as good or better"] == "GPT 89.5"
+    )
     assert line["Sure?"].startswith("no (P = 0.")
     assert line["Next step"].startswith(
         "**Not for use: it tells which model knows most grammar without labels.**"
@@ -357,7 +360,7 @@ def test_a_public_model_that_is_worth_it_is_used_and_the_best_under_the_budget_i
         (
             "no significant difference",
             "tfidf",
-            "**Undecided; cheapest: TF-IDF.** More test items or seeds would decide.",
+            "**Undecided; cheapest: TF-IDF.** It scores lower here, which may be luck. More test items or seeds would decide.",
             "ELMo (fine-tuned) 70.0, whose lead over TF-IDF may be luck",
         ),
     ],
@@ -487,6 +490,18 @@ def test_public_models_alone_get_a_decision() -> None:
     answer = summarize_decisions(analyze_cells(cells), [decision])
     assert answer == "For the task sense, use the public model minilm."
     assert describe_alternative(analyze_cells(cells), decision) == ""
+
+
+def test_an_alternative_at_chance_is_not_praised() -> None:
+    *own, public = build_cells(elmo=0.52, tfidf=0.49, minilm=0.9)
+    public.system = dataclasses.replace(public.system, family=PUBLIC_FAMILY)
+    cells = with_floor([*own, public], share=0.52)
+    decision = decide_one(cells)
+    assert decision.advice == "use a public model"
+    assert describe_alternative(analyze_cells(cells), decision) == (
+        "without public weights: nothing is shown to be above chance (highest: ELMo, fine-tuned, "
+        "52.0)"
+    )
 
 
 def test_few_items_show_no_system_to_be_as_good() -> None:

@@ -84,7 +84,9 @@ def test_a_method_that_was_run_with_fewer_labels_is_named(analysis: Analysis) ->
     ]
     (section,) = build_parts(with_comparisons(analysis, kept))
     finding = find_texts(section)[0]
-    assert finding.startswith("With these labels, the most of each method (fine-tuned: 100), ")
+    assert finding.startswith(
+        "With these labels, the most of each method (frozen: 600; fine-tuned: 100), "
+    )
     figures = [figure.svg for figure in find_figures(section)]
     assert any("fine-tuned, 100 labels" in figure for figure in figures)
     assert not any("frozen, " in figure for figure in figures)
@@ -130,7 +132,8 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(analysis: Analy
     (section,) = build_parts(analysis)
     assert find_texts(section)[0] == (
         "With these labels, the most of each task, a gain is shown for ELMo in 1 of 2 comparisons. "
-        "By task: sentiment in 0 of 1, sense in 1 of 1. Not counted: GPT (‡), not shown to have learned more than 5-grams."
+        "By task: sentiment in 0 of 1, sense in 1 of 1. Not counted: GPT (‡), not shown to have learned more than 5-grams. "
+        "Counted, but not tested against 5-grams: ELMo (not compared)."
     )
     masked = replace(learned_less, predicted="masked tokens", low=-0.1, high=0.2)
     (section,) = build_parts(replace(analysis, ngram_comparisons=(masked,)))

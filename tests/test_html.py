@@ -60,8 +60,8 @@ def test_a_section_with_an_aside_is_split_and_linked() -> None:
 
 
 def test_a_switch_shows_what_belongs_to_one_number_of_labels() -> None:
-    page = render_page([Section(switch=["100", "all"])], study="")
-    assert 'id="labels-all" checked>' in page and 'id="labels-100">' in page
+    page = render_page([Section(switch={"100": "100", "all": "1,000 to 2,000"})], study="")
+    assert 'id="labels-all" checked> 1,000 to 2,000</label>' in page and 'id="labels-100">' in page
     assert "main:has(#labels-100:checked) [data-labels]" in page.partition("</style>")[0]
     assert "#labels-" not in render_page([Section()], study="")
 

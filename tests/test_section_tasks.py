@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 
 from lineage import artifacts, results
+from lineage.analysis.convergence import FinetuneCurve
 from lineage.analysis.records import Analysis
-from lineage.report.section import Table
+from lineage.report.section import Paragraph, Table
 from lineage.report.sections.adaptation import build
-from lineage.report.sections.tasks import build_score_tables
+from lineage.report.sections.tasks import build_score_tables, build_task_section
 from lineage.report.task_scores import format_usage, list_task_scores
 from tests.helpers.sections import find_blocks, read_table, report_of
 from tests.helpers.study_rows import GRID, Study, analyze, render_pages
@@ -46,6 +47,28 @@ def test_the_table_with_the_most_labels_stands_in_for_numbers_that_a_task_lacks(
     assert [one.labels for one in build_score_tables(report, scores)] == ["100", "all 1000"]
     (zero_shot,) = (one for one in list_task_scores(analysis, []) if one.task == "agreement")
     assert [one.labels for one in build_score_tables(report, zero_shot)] == ["none"]
+
+
+def test_learning_curves_name_the_most_labels_of_fine_tuning(analysis: Analysis) -> None:
+    curve = FinetuneCurve(
+        "sentiment", "elmo", "pretrained", "finetuned", "linear", "accuracy", 1.0, *[(1.0,)] * 4
+    )
+    scores = [
+        one
+        for one in analysis.scores
+        if (one.system.transfer, one.label_count) != ("finetuned", "all")
+    ]
+    fewer = replace(analysis, scores=tuple(scores), finetune_curves=(curve,), comparisons=())
+    for own, labels in ((replace(analysis, finetune_curves=(curve,)), "600"), (fewer, "100")):
+        notes = [
+            paragraph.text
+            for one in list_task_scores(own, [])
+            if one.task == "sentiment"
+            for paragraph in find_blocks(
+                build_task_section(report_of(own), one, is_first=True), Paragraph
+            )
+        ]
+        assert f"First seed, {labels} labels; dashed: random init." in notes
 
 
 def change_rows(folder: Path, pattern: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:

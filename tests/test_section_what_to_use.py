@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from lineage.analysis.decision import decide
 from lineage.analysis.records import Analysis, Setting
 from lineage.analysis.settings import find_random_score
-from lineage.report.sections.what_to_use import describe_intervals, draw_main_panels
+from lineage.report.section import Paragraph
+from lineage.report.sections.what_to_use import build, describe_intervals, draw_main_panels
+from tests.helpers.sections import find_blocks, report_of
 from tests.helpers.study_rows import GRID, Study, analyze
 
 
@@ -24,6 +27,18 @@ def test_the_main_figure_shows_the_other_systems_of_a_model(analysis: Analysis) 
         if one.system.model in models and one.system.init != "random"
     ]
     assert panel.count('r="2.2"') == len(others) - len(models) > 0
+
+
+def test_the_command_that_labels_a_file_follows_the_choice_of_labels(analysis: Analysis) -> None:
+    section = build(report_of(analysis, decide(analysis, {})))
+    assert section is not None and list(section.switch) == ["100", "all"]
+    commands = {
+        one.labels: re.findall(r"lineage predict .*?`", one.text)
+        for one in find_blocks(section, Paragraph)
+        if one.only == "html" and "lineage predict" in one.text
+    }
+    start = "lineage predict FILE -o OUT.csv --task sentiment"
+    assert commands == {"100": [f"{start} --labels 100`"], "all": [f"{start}`"]}
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def scores_of(task: str, methods: list[tuple[str, str, list[str]]]) -> list[cell
             "text_classification",
             label_count,
             "accuracy",
+            train_examples=2000 if label_count == "all" else int(label_count),
         )
         for transfer, head, label_counts in methods
         for label_count in label_counts

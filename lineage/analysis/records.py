@@ -741,6 +741,7 @@ class ClaimFinding:
     source: str
     published: str  # what the paper printed
     comparisons: tuple[Comparison, ...]  # by the claim, the first system is better
+    num_excused: int = 0  # of those that are worse: by their plan, this is no contradiction
 
     @property
     def num_for(self) -> int:
@@ -750,7 +751,7 @@ class ClaimFinding:
     @property
     def num_against(self) -> int:
         """Return the number of comparisons that show the opposite."""
-        return sum(one.verdict == "worse" for one in self.comparisons)
+        return sum(one.verdict == "worse" for one in self.comparisons) - self.num_excused
 
     @property
     def detectable(self) -> float:

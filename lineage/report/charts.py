@@ -101,7 +101,7 @@ def draw_label_panel(
         size.width,
         size.height,
         parts,
-        title=f"{title}, scores with {numbers} {x_name}: {described}",
+        title=f"{title} ({subtitle}), scores with {numbers} {x_name}: {described}",
         css="panel",
     )
 

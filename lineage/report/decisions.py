@@ -14,6 +14,7 @@ from lineage.analysis.records import Analysis, Comparison, Standing, System, gro
 from lineage.analysis.statistics import MIN_SEEDS
 from lineage.report.formatting import (
     format_build_time,
+    format_count_range,
     format_label_count,
     format_model,
     format_percent,
@@ -75,6 +76,16 @@ def name_labels(decision: Decision) -> str:
     if decision.tuning_labels:
         text += f" + {decision.tuning_labels:,} for tuning"
     return text
+
+
+def name_label_choice(decisions: Sequence[Decision], label_count: str) -> str:
+    """Name a choice of the page: `100`; `all`, or the numbers where more labels are available."""
+    if label_count != "all":
+        return f"{int(label_count):,}"
+    own = [one for one in decisions if one.label_count == "all"]
+    if any(one.available_labels > one.train_examples for one in own):
+        return format_count_range(one.train_examples for one in own)
+    return "all"
 
 
 def format_interval(standing: Standing) -> str:
@@ -263,7 +274,7 @@ def _join_names(choices: Sequence[Choice]) -> str:
 def describe_finding(decisions: Sequence[Decision]) -> str:
     """Say in a few words what to use: `Use ELMo for sense; undecided for mood (GPT or TF-IDF)`."""
     parts = []
-    for (advice, model), group in group_by(decisions, _answer_key).items():
+    for (advice, model), group in group_by(decisions, _finding_key).items():
         tasks = join_with_and([one.task for one in group])
         if len(group) > MAX_NAMES:
             is_all = len(group) == len(decisions)
@@ -273,6 +284,18 @@ def describe_finding(decisions: Sequence[Decision]) -> str:
         parts.append(FINDINGS[advice].format(model=format_model(model), tasks=tasks))
     text = "; ".join(parts) or "no system has a score"
     return f"{text[0].upper()}{text[1:]}"
+
+
+def _finding_key(decision: Decision) -> tuple[str, str]:
+    """Return the advice with the models that it names; undecided are all that may be the best."""
+    advice, model = _answer_key(decision)
+    if advice != "undecided":
+        return advice, model
+    others = [one.standing.system.model for one in decision.as_good]
+    models = dict.fromkeys([model, *(one for one in others if one != "tfidf")])
+    if len(models) > MAX_NAMES:
+        return advice, f"{len(models)} models"
+    return advice, ", ".join(map(format_model, models))
 
 
 def summarize_decisions(analysis: Analysis, decisions: Sequence[Decision]) -> str:

@@ -320,6 +320,8 @@ def draw_forest(groups: Mapping[str, Sequence[IntervalRow]], *, title: str, subt
     parts.append(draw_line(zero, zero, PANEL_TOP, bottom, muted_style(1.4)))
     y = PANEL_TOP + 0.5 * PANEL_LINE
     for group, own in groups.items():
+        room = CHARACTER_WIDTH * len(group)
+        parts.append(_draw_box(0, y - 6, room, 13, f'fill="{BACKGROUND_COLOR}"'))
         parts.append(draw_text(0, y + 4, group, anchor="start", size=11, weight=600))
         y += PANEL_LINE
         for row in own:

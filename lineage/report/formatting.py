@@ -139,6 +139,12 @@ def format_label_count(label_count: str, *, train_examples: int = 0) -> str:
     return f"{int(label_count):,} labels"
 
 
+def format_count_range(counts: Iterable[int]) -> str:
+    """Format numbers of labels that differ by task: `1,000 to 2,000`; `100`."""
+    low, *others = sorted(set(counts))
+    return f"{low:,} to {others[-1]:,}" if others else f"{low:,}"
+
+
 def format_setting(setting: Setting, *, train_examples: int = 0) -> str:
     """Name a setting: `sentiment, 100 labels`."""
     labels = format_label_count(setting.label_count, train_examples=train_examples)

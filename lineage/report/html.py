@@ -1,7 +1,7 @@
 """Sections -> one HTML page that needs no other file."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from importlib import resources
 
@@ -52,16 +52,14 @@ def render_page(sections: Sequence[Section], *, study: str) -> str:
     return page
 
 
-def _switch_style(label_counts: Sequence[str]) -> str:
+def _switch_style(label_counts: Iterable[str]) -> str:
     """Return the style that shows the parts of the chosen number of labels."""
-    if not label_counts:
-        return ""
     rules = [
         f"main:has(#labels-{one}:checked) "
         f'[data-labels]:not([data-labels~="{one}"], [data-labels="none"]) {{ display: none; }}'
         for one in label_counts
     ]
-    return f"@media screen {{ {' '.join(rules)} }}"
+    return f"@media screen {{ {' '.join(rules)} }}" if rules else ""
 
 
 def _lines(blocks: Iterable[Block]) -> Iterator[str]:
@@ -136,14 +134,13 @@ def _folded_lines(section: Section) -> Iterator[str]:
     yield "</div></details>"
 
 
-def _switch(label_counts: Sequence[str]) -> str:
+def _switch(names: Mapping[str, str]) -> str:
     """Return a choice among numbers of labels, with the last one chosen."""
     choices = []
-    for count in label_counts:
-        checked = " checked" if count == label_counts[-1] else ""
-        choices.append(
-            f'<label><input type="radio" name="labels" id="labels-{count}"{checked}> {count}</label>'
-        )
+    for count, name in names.items():
+        checked = " checked" if count == [*names][-1] else ""
+        button = f'<input type="radio" name="labels" id="labels-{count}"{checked}>'
+        choices.append(f"<label>{button} {escape(name)}</label>")
     listed = "\n".join(choices)
     return f'<fieldset class="switch"><legend>Labels</legend>{listed}</fieldset>'
 

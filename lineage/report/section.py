@@ -186,7 +186,8 @@ class Section:
     anchor: str = ""  # the id of its element
     link: str = ""  # its name in the links at the top
     css: str = ""
-    switch: Sequence[str] = ()  # numbers of labels to choose from
+    # Numbers of labels to choose from, each with what the page calls it.
+    switch: Mapping[str, str] = field(default_factory=dict)
     is_folded: bool = False  # with a link, it is a part of the page, and else of another section
     is_open: bool = False  # of a folded one
     is_page: bool = False  # its title is that of the page

@@ -85,6 +85,15 @@ def format_model_name(analysis: Analysis, model: str) -> str:
     return f"{name} ({reason})" if reason else name
 
 
+def find_weak_models(analysis: Analysis) -> list[str]:
+    """Return own models that are not shown to have learned more than a 5-gram model, which have a ‡."""
+    return [
+        one.model
+        for one in analysis.ngram_comparisons
+        if one.learned_less and one.model not in analysis.public_models
+    ]
+
+
 def loss_did_not_fall(effect: AdaptationEffect) -> bool:
     """Return whether the language model's loss did not fall in every pretraining seed."""
     return effect.num_improved < effect.num_pretrainings and not effect.metric.startswith(

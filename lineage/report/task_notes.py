@@ -260,8 +260,9 @@ def _summary_notes(analysis: Analysis, task: str) -> list[str]:
 
 def _omitted_settings_note(analysis: Analysis, task: str) -> list[str]:
     """Tell which systems, or BiLSTM probes, the study left out for a task."""
+    examples = {one.label_count: one.train_examples for one in analysis.scores_of_task(task)}
     missing = [
-        f"{format_transfer(one.transfer, one.head)} with {format_label_count(one.label_count)}"
+        f"{format_transfer(one.transfer, one.head)} with {examples[one.label_count]:,} labels"
         for one in find_omitted_methods(analysis, task)
     ]
     bilstm_tasks = {one.task for one in analysis.scores if one.system.head.startswith("bilstm")}

@@ -5,9 +5,13 @@ from collections.abc import Iterator, Sequence
 from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis, NgramComparison
 from lineage.methods.registry import find_method_type
-from lineage.report.decisions import describe_finding, find_largest_decisions
+from lineage.report.decisions import (
+    describe_finding,
+    find_largest_decisions,
+    name_label_choice,
+)
 from lineage.report.formatting import (
-    format_label_count,
+    format_count_range,
     format_model,
     format_si,
     join_with_and,
@@ -15,6 +19,7 @@ from lineage.report.formatting import (
 )
 from lineage.report.section import Paragraph, ReportData, Section
 from lineage.report.sections.what_was_run import name_origin
+from lineage.report.styles import find_weak_models
 
 MIN_PASSES = 1.05  # below, the text was read once
 
@@ -26,6 +31,8 @@ def build(report: ReportData) -> Section:
     blocks = [Paragraph(describe_study(report), "runs"), *_list_untried(report, [*titles])]
     blocks.append(Paragraph(describe_runs(analysis), "muted runs"))
     if warning := summarize_ngram_comparisons(analysis.ngram_comparisons):
+        if find_weak_models(analysis):
+            warning += " Marked ‡ below."
         blocks.append(Paragraph(warning, "worse runs"))
     if any(one.status == "failed" for one in analysis.failures):
         text = "Some results failed; the reasons are [below](#failed)."
@@ -40,7 +47,9 @@ def find_titles(report: ReportData) -> dict[str, str]:
     for count in map(str, report.analysis.grid.label_counts):
         shown = [one for one in report.decisions if one.label_count in (count, "none")]
         if any(one.label_count == count for one in shown):
-            titles[count] = describe_finding(shown)
+            finding = describe_finding(shown)
+            labels = name_label_choice(report.decisions, count)
+            titles[count] = f"With {labels} labels: {finding[0].lower()}{finding[1:]}"
     return titles if len(titles) > 1 else {}
 
 
@@ -94,15 +103,15 @@ def describe_untried(report: ReportData, decisions: Sequence[Decision]) -> str:
 
 
 def _name_omitted(decisions: Sequence[Decision]) -> Iterator[str]:
-    omitted: dict[tuple[str, str], list[str]] = {}
+    omitted: dict[tuple[str, str], list[Decision]] = {}
     for one in decisions:
         for method in one.omitted:
             found = find_method_type(method.transfer, method.head)
             assert found is not None
-            labels = format_label_count(method.label_count)
-            omitted.setdefault((found.noun, labels), []).append(one.task)
-    for (noun, labels), tasks in omitted.items():
-        yield f"{noun} with {labels} ({join_with_and(tasks)})"
+            omitted.setdefault((found.noun, method.label_count), []).append(one)
+    for (noun, _), own in omitted.items():
+        labels = format_count_range(one.train_examples for one in own)
+        yield f"{noun} with {labels} labels ({join_with_and([one.task for one in own])})"
 
 
 def describe_runs(analysis: Analysis) -> str:

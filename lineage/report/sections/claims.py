@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from lineage.analysis.records import ClaimFinding, Comparison, group_by
 from lineage.analysis.statistics import MIN_SEEDS
+from lineage.methods.registry import name_use
 from lineage.report.formatting import (
     format_difference,
     format_model,
@@ -38,9 +39,10 @@ NOTE = (
     "fewer, but at least one; mixed: it and its opposite; contradicted: only the opposite; not "
     "shown: neither. Could have found: the smallest difference in points that half of the "
     "comparisons would have shown in 80 of 100 studies. Models that are not shown to have learned "
-    "more than 5-grams count for today's recipe alone. Data, sizes and budgets differ from the "
-    "papers'."
+    "more than 5-grams count for grammar and today's recipe, and in ablations where pretraining helps "
+    "on the task. Data, sizes and budgets differ from the papers'."
 )
+LOST_TO_MORE_LABELS = "lost to far more than ten times the labels (no contradiction)"
 VERDICT_STYLES = {"supported": "better", "supported in part": "better", "contradicted": "worse"}
 FEW_PRETRAININGS = (
     " With fewer than three pretraining runs of each model, verdicts are about these models."
@@ -84,6 +86,9 @@ def describe_evidence(finding: ClaimFinding) -> str:
     comparisons = finding.comparisons
     total = plural(len(comparisons), "comparison")
     parts = [f"{_name_models(comparisons)}shown in {finding.num_for} of {total}"]
+    uses = {name_use(one.first.transfer, one.first.head) for one in comparisons}
+    if len(uses) == 1 and len(comparisons) > 1:
+        parts[0] += f", all {uses.pop()}"
     by_task = group_by(comparisons, lambda one: one.task)
     if finding.num_for and len(by_task) > 1:
         parts[0] += f" ({_count_by_task(by_task)})"
@@ -91,6 +96,8 @@ def describe_evidence(finding: ClaimFinding) -> str:
         parts[0] += f" ({comparisons[0].task})"
     if finding.num_against:
         parts.append(f"the opposite in {finding.num_against}")
+    if finding.num_excused:
+        parts.append(f"{finding.num_excused} {LOST_TO_MORE_LABELS}")
     parts.append(_describe_range(comparisons))
     return ", ".join(parts)
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from lineage.analysis.claims import STATIC
 from lineage.analysis.effects import Effect, build_effects
 from lineage.analysis.gains import Gain, GainSummary, summarize_gains
 from lineage.analysis.records import Analysis, group_by
@@ -17,6 +18,7 @@ from lineage.report.formatting import (
     THESE_LABELS,
     css_class,
     format_comparison,
+    format_count_range,
     format_difference,
     format_kind,
     format_label_count,
@@ -39,7 +41,7 @@ from lineage.report.section import (
     Table,
     numbers,
 )
-from lineage.report.styles import format_model_name, model_style
+from lineage.report.styles import find_weak_models, format_model_name, model_style
 
 GAIN_MARKS = {
     "better": " ▲",
@@ -49,12 +51,13 @@ GAIN_MARKS = {
     "too few seeds": " ?",
 }
 GAIN_DEFINITIONS = {
-    "pretraining": "The baseline is the same network with random weights, trained on the same "
-    "labels, if there are any.",
+    "pretraining": "The baseline is the same network with random weights. Frozen: a classifier on "
+    "it learns from the same labels. Fine-tuned: all of it learns.",
     "adaptation": "Adaptation goes on with pretraining on the task's own text, without its labels.",
     "general_text": "The baseline has read the task's text alone, and no general text before.",
     "continuation": "The baseline is the same public checkpoint before it went on with the corpus.",
 }
+NOT_SWITCHED = "The choice of labels above changes nothing here."
 GAIN_NAMES = {
     "pretraining": "pretraining",
     "adaptation": "adaptation",
@@ -79,6 +82,8 @@ def _build_part(report: ReportData, summary: GainSummary, *, is_first: bool) -> 
     added = GAIN_NAMES[summary.comparison_type]
     effects = build_effects(summary)
     aside = [Paragraph(GAIN_DEFINITIONS[summary.comparison_type])]
+    if len(analysis.grid.label_counts) > 1 and is_first:
+        aside.insert(0, Paragraph(NOT_SWITCHED, "note", only="html"))
     if finding := _describe_gains(analysis, summary):
         aside.insert(0, Paragraph(finding, "strong"))
     if note := " ".join(_describe_marks(analysis, effects, is_first=is_first)):
@@ -155,6 +160,8 @@ def _describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     if weak:
         names = join_with_and([format_model(model) for model in weak])
         sentences.append(f"Not counted: {names} (‡), not shown to have learned more than 5-grams.")
+    if summary.comparison_type == "pretraining":
+        sentences += _list_untested(analysis, [one for one in own if one in summary.models])
     if tasks := _list_unconverged(summary):
         sentences.append(
             f"Fine-tuning did not converge on {join_with_and(tasks)}, so nothing is said about it."
@@ -163,6 +170,22 @@ def _describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     start = most_labels if is_continuation else "Of public models"
     sentences += _describe_model_gains(analysis.public_models, summary, start)
     return " ".join(sentences)
+
+
+def _list_untested(analysis: Analysis, models: Sequence[str]) -> Iterator[str]:
+    """Tell which language models are counted without a test against 5-grams, if others have one."""
+    known = {one.model: one for one in analysis.ngram_comparisons}
+    reasons = []
+    for model in models:
+        comparison = known.get(model)
+        if analysis.model_families.get(model) in STATIC or not known:
+            continue
+        if comparison is None or comparison.difference is None:
+            reasons.append(f"{format_model(model)} (not compared)")
+        elif not comparison.has_interval:
+            reasons.append(f"{format_model(model)} (too little text)")
+    if reasons:
+        yield f"Counted, but not tested against 5-grams: {join_with_and(reasons)}."
 
 
 def _count_by_task(models: Sequence[str], summary: GainSummary) -> Iterator[str]:
@@ -189,35 +212,24 @@ def _list_unconverged(summary: GainSummary) -> list[str]:
     return [*dict.fromkeys(tasks)]
 
 
-def find_weak_models(analysis: Analysis) -> list[str]:
-    """Return own models that are not shown to have learned more than a 5-gram model."""
-    return [
-        one.model
-        for one in analysis.ngram_comparisons
-        if one.learned_less and one.model not in analysis.public_models
-    ]
-
-
 def _describe_most_labels(summary: GainSummary) -> str:
     """Tell with how many labels the comparisons are: `With the most labels (fine-tuned: 100)`.
 
-    Methods are named that were not run with as many labels as the first one.
+    Each method is named with its numbers if some were not run with as many labels as others.
     """
     has_all = bool(format_these_labels(gain.comparison for gain in summary.at_most_labels))
     start = f"{THESE_LABELS.capitalize()}, the most" if has_all else "With the most labels"
     by_task = group_by(summary.at_most_labels, lambda gain: gain.comparison.task)
     most = {task: max(gain.train_examples for gain in own) for task, own in by_task.items()}
-    fewer = [
-        gain
-        for gain in summary.at_most_labels
-        if 0 < gain.train_examples < most[gain.comparison.task]
-    ]
-    if not fewer:
+    trained = [gain for gain in summary.at_most_labels if gain.train_examples > 0]
+    if all(gain.train_examples == most[gain.comparison.task] for gain in trained):
         return f"{start} of each task" if has_all else start
-    parts = []
-    for method, own in group_by(fewer, lambda gain: gain.method).items():
-        counts = dict.fromkeys(f"{gain.train_examples:,}" for gain in own)
-        parts.append(f"{method}: {join_with_and([*counts])}")
+    counts = {
+        method: format_count_range(gain.train_examples for gain in own)
+        for method, own in group_by(trained, lambda gain: gain.method).items()
+    }
+    methods = group_by(counts, lambda method: counts[method])
+    parts = [f"{join_with_and(own)}: {count}" for count, own in methods.items()]
     return f"{start} of each method ({'; '.join(parts)})"
 
 

@@ -15,7 +15,14 @@ from lineage.analysis.records import Analysis
 from lineage.report import charts
 from lineage.report.decisions import find_largest_decisions
 from lineage.report.figures import LineSeries, PanelSize, choose_layout, choose_panel_size
-from lineage.report.formatting import format_model, format_use, join_with_and, metric_heading
+from lineage.report.formatting import (
+    INIT_NAMES,
+    format_model,
+    format_transfer,
+    format_use,
+    join_with_and,
+    metric_heading,
+)
 from lineage.report.section import Figure, Figures, Paragraph, ReportData, Section
 from lineage.report.sections.crossovers import fold_crossovers
 from lineage.report.styles import model_style
@@ -87,14 +94,17 @@ def _draw_label_panel(
     analysis: Analysis, curves: Sequence[LabelCurve], decision: Decision | None, size: PanelSize
 ) -> str:
     best = decision.use.standing.system.model if decision is not None else ""
-    uses = {format_use(curve.system) for curve in curves} - {""}  # baselines have none
+    pretrained = [curve.system for curve in curves if format_use(curve.system)]
+    methods = {format_transfer(one.transfer, one.head) for one in pretrained}
     most_labels = max(curve.train_examples[-1] for curve in curves)
     series: list[LineSeries] = []
     seen: set[str] = set()
     for curve in curves:
         name = format_model(curve.system.model)
-        if len(uses) > 1:
+        if len(methods) > 1:
             name = f"{name} {format_use(curve.system)}".strip()
+        elif curve.system.init in INIT_NAMES:
+            name += f" ({INIT_NAMES[curve.system.init]})"
         if curve.train_examples[-1] < most_labels:
             name += f", {curve.train_examples[-1]:,}"
         series.append(
@@ -112,7 +122,7 @@ def _draw_label_panel(
     return charts.draw_label_panel(
         series,
         title=curves[0].task,
-        subtitle=heading if len(uses) != 1 else f"{heading}, {uses.pop()}",
+        subtitle=heading if len(methods) != 1 else f"{heading}, {methods.pop()}",
         size=size,
     )
 

@@ -8,6 +8,7 @@ from lineage.analysis.decision import (
     Decision,
     largest_label_counts,
     list_choices,
+    measures_knowledge,
     pareto_front,
     widest_rankings,
 )
@@ -26,7 +27,7 @@ from lineage.report.formatting import (
 )
 from lineage.report.section import Figure, Figures, Paragraph, ReportData, Section
 from lineage.report.sections.outside_systems import describe_prices
-from lineage.report.styles import model_style
+from lineage.report.styles import find_weak_models, model_style
 
 
 def build(report: ReportData) -> Section | None:
@@ -82,9 +83,22 @@ def build_cost_panels(
             use=None if decision is None else decision.use,
             train_examples=ranking.train_examples,
         )
+        if measures_knowledge(ranking.best.system):
+            sentence = _describe_knowledge(analysis, timed)
         panel = _draw_cost_panel(analysis, ranking, timed, size)
         found.append(Figure(panel, sentence, ranking.task))
     return found
+
+
+def _describe_knowledge(analysis: Analysis, choices: Sequence[Choice]) -> str:
+    """Tell what more time buys on minimal pairs, without the models that learned little."""
+    weak = find_weak_models(analysis)
+    strong = [one for one in choices if one.standing.system.model not in weak]
+    mark = " without ‡" if len(strong) < len(choices) else ""
+    if not strong:
+        return ""
+    text = describe_front(pareto_front(strong), margin=analysis.equivalence_margin)
+    return f"Of the pretrained models{mark}, {text}"
 
 
 def describe_front(

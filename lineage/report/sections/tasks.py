@@ -12,6 +12,7 @@ from lineage.analysis.records import (
     SeedProblem,
     Setting,
     SystemScore,
+    group_by,
 )
 from lineage.analysis.settings import SILENT_OUTCOMES, chance_level, find_random_score
 from lineage.config.data import extra_test_task
@@ -23,6 +24,7 @@ from lineage.report.figures import LinearScale, LineSeries
 from lineage.report.formatting import (
     css_class,
     format_comparison,
+    format_count_range,
     format_kind,
     format_model,
     format_percent,
@@ -79,6 +81,10 @@ TABLE_NOTE = (
     "hardly is. Underlined: the system to use; another one of its model may score higher, since "
     "validation chooses."
 )
+CHANCE_NOTE = (
+    "An interval may lie above chance where its system is not shown to be: the majority class, on "
+    "the same items, is uncertain too."
+)
 BLEU_NOTE = (
     "TF-IDF: the translation of the nearest training source. BLEU by sacrebleu; its signature is in "
     "each row's reason."
@@ -99,6 +105,8 @@ def build_task_section(report: ReportData, scores: TaskScores, *, is_first: bool
     blocks: list[Block] = [*build_score_tables(report, scores)]
     if is_first:
         blocks.append(Paragraph(TABLE_NOTE, "note", only="html"))
+        if any(_is_hardly_above_chance(report.analysis, one) for one in report.analysis.scores):
+            blocks.append(Paragraph(CHANCE_NOTE, "note"))
     blocks += [build_label_count_table(scores, count) for count in scores.train_examples]
     decision = find_largest_decisions(report.decisions).get(task)
     answers = list_answer_figures(report.analysis, decision) if decision is not None else []
@@ -110,7 +118,7 @@ def build_task_section(report: ReportData, scores: TaskScores, *, is_first: bool
     blocks += fold_disagreements(report.disagreements, task)
     curves = draw_finetune_curves(report.analysis, task)
     if curves:
-        note = Paragraph("First seed, most labels; dashed: random init.", "note")
+        note = Paragraph(_describe_curves(report.analysis, task), "note")
         title = "Learning curves of fine-tuning"
         blocks.append(Section(title, [note, Figures(curves)], is_folded=True, only="html"))
     aside = [*_list_notes(report, scores)]
@@ -118,6 +126,13 @@ def build_task_section(report: ReportData, scores: TaskScores, *, is_first: bool
         sentences = " ".join(one.caption for one in answers)
         aside.append(Paragraph(f"{labels} {sentences}", only="markdown"))
     return Section(task, blocks, aside=aside, css="task")
+
+
+def _is_hardly_above_chance(analysis: Analysis, score: SystemScore) -> bool:
+    """Return whether an interval is above chance, and a comparison on the same items is not."""
+    chance = chance_level(analysis, score.setting)
+    is_silent = not _is_drawn(score) and not score.above_chance
+    return is_silent and score.ci_low is not None and 0 < chance < score.ci_low
 
 
 def _list_notes(report: ReportData, scores: TaskScores) -> Iterator[Paragraph]:
@@ -367,6 +382,16 @@ def _format_lost_seeds(problems: Sequence[SeedProblem]) -> str:
         for status, count in sorted(counts.items())
     ]
     return ", ".join(parts)
+
+
+def _describe_curves(analysis: Analysis, task: str) -> str:
+    """Tell of which seed and of how many labels the curves are: the most of fine-tuning."""
+    tuned = [one for one in analysis.scores_of_task(task) if one.system.transfer == "finetuned"]
+    models = group_by(tuned, lambda one: one.system.model)
+    most = {model: max(one.train_examples for one in own) for model, own in models.items()}
+    shown = {one.model for one in analysis.finetune_curves if one.task == task}
+    labels = format_count_range(most[model] for model in shown if model in most)
+    return f"First seed, {labels} labels; dashed: random init."
 
 
 def draw_finetune_curves(analysis: Analysis, task: str) -> list[str]:

@@ -1,6 +1,6 @@
 """The table of decisions, the main figure, and how to read them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lineage.analysis.cells import split_test_set
@@ -38,6 +38,7 @@ from lineage.report.decisions import (
     find_lead,
     format_interval,
     is_sure,
+    name_label_choice,
     name_labels,
     name_system,
     order_decisions,
@@ -53,6 +54,7 @@ from lineage.report.formatting import (
     format_percent,
     format_range,
     format_si,
+    format_system,
     format_use,
     join_with_and,
     metric_heading,
@@ -64,6 +66,7 @@ from lineage.report.section import (
     Cell,
     Column,
     Figures,
+    Only,
     Paragraph,
     Piece,
     Refit,
@@ -73,7 +76,7 @@ from lineage.report.section import (
     Table,
     small,
 )
-from lineage.report.styles import model_style
+from lineage.report.styles import find_weak_models, model_style
 from lineage.results import OUTSIDE_FAMILY
 
 NEXT_STEPS = {
@@ -85,6 +88,7 @@ NEXT_STEPS = {
     "use TF-IDF": "Use TF-IDF",
     "pretrain on your text": "Use {model}",
 }
+AS_GOOD = "May be as good or better"
 KNOWLEDGE = "Not for use: it tells which model knows most grammar without labels"
 NO_LABEL_GAIN = "run {system} with a second number of labels to see what labels bring"
 
@@ -95,6 +99,9 @@ def build(report: ReportData) -> Section | None:
     if not report.decisions:
         return Section(blocks=seeds_note, only="markdown") if seeds_note else None
     counts = list_shown_label_counts(report.analysis)
+    choices = {
+        count: name_label_choice(report.decisions, count) for count in counts if count != "none"
+    }
     reading = [
         Paragraph(_explain_decisions(report), "note", has_markup=True),
         Paragraph(explain_names(report.analysis), "note", has_markup=True),
@@ -105,12 +112,11 @@ def build(report: ReportData) -> Section | None:
         blocks=[
             build_decision_table(report),
             *_main_figures(report, counts),
-            *_prediction_note(report.decisions),
-            *_refit_note(report),
+            *_notes_on_use(report, [*choices]),
             Section("How to read this", reading, is_folded=True, css="note"),
         ],
         label="What to use",
-        switch=counts if len(counts) > 1 else (),
+        switch=choices if len(choices) > 1 else {},
     )
 
 
@@ -124,7 +130,7 @@ def build_decision_table(report: ReportData) -> Table:
         Column(f"Score, {report.confidence} interval", "n", short="Score"),
         Column("vs TF-IDF", "n", short="vs TF-IDF"),
         Column("Sure?", "sure", short="Sure?"),
-        Column("As good", "wrap", short="As good"),
+        Column(AS_GOOD, "wrap", short=AS_GOOD),
         Column("Next step", "wrap next", short="Next step"),
     ]
     if report.analysis.public_models:
@@ -142,7 +148,7 @@ def _decision_row(analysis: Analysis, decision: Decision, largest: Decision) -> 
         _score_cell(use, metric_unit(decision.metric)),
         _lead_cell(analysis, decision),
         _sure_cell(analysis, decision),
-        _list_as_good(decision),
+        _list_as_good(decision, find_weak_models(analysis)),
         _next_step_cell(analysis, decision, largest),
     ]
     if analysis.public_models:
@@ -159,10 +165,10 @@ def _use_cell(analysis: Analysis, decision: Decision) -> Cell:
     pieces = [_strong(format_model(system.model))]
     if use := format_use(system):
         pieces.append(Piece(use))
-    note = format_cost(decision.use.cost)
     if measures_knowledge(system):
-        note = "scores highest"
-    pieces += small(note, "muted")
+        pieces.insert(0, Piece("Highest:"))
+    else:
+        pieces += small(format_cost(decision.use.cost), "muted")
     return Cell(more=pieces, svg=model_style(analysis, system.model).mark)
 
 
@@ -224,6 +230,8 @@ def _next_step_cell(analysis: Analysis, decision: Decision, largest: Decision) -
         label_gain = NO_LABEL_GAIN.format(system=name_system(system))
     sentences = [f"{label_gain[0].upper()}{label_gain[1:]}."] if label_gain else []
     if decision.undecided_lead is not None:
+        if decision.undecided_lead.difference > 0:
+            sentences.append("It scores lower here, which may be luck.")
         needed = describe_what_decides(decision.undecided_lead)
         sentences.append(f"{needed[0].upper()}{needed[1:]} would decide.")
     sentences += describe_limits(analysis, decision)
@@ -243,6 +251,11 @@ def describe_alternative(analysis: Analysis, decision: Decision) -> str:
         own = decision.under_budget
         if own is None:
             return ""
+        if not own.standing.above_chance:
+            highest = f"{format_system(own.standing.system)}, {format_percent(own.standing.mean)}"
+            return (
+                f"without public weights: nothing is shown to be above chance (highest: {highest})"
+            )
         text = f"without public weights: {_name_with_cost(own)}"
         if decision.budget_lead_may_be_luck:
             text += ", whose lead over TF-IDF may be luck"
@@ -267,16 +280,18 @@ def format_cost(cost: SystemCost) -> str:
     return " · ".join(parts)
 
 
-def _list_as_good(decision: Decision) -> str:
-    """Name the systems that are as good, and what they cost."""
+def _list_as_good(decision: Decision, weak_models: Collection[str]) -> str:
+    """Name the systems that are as good, and what they cost; ‡ behind models that learned little."""
     if decision.certainty == "alone":
         return "nothing to compare with"
-    names = [_name_with_cost(one) for one in decision.as_good]
-    if measures_knowledge(decision.use.standing.system):
-        standings = [one.standing for one in decision.as_good]
-        names = [
-            f"{format_model(one.system.model)} {format_percent(one.mean)}" for one in standings
-        ]
+    is_knowledge = measures_knowledge(decision.use.standing.system)
+    names = []
+    for one in decision.as_good:
+        model = one.standing.system.model
+        shown = format_model(model)
+        score = f"{shown} {format_percent(one.standing.mean)}"
+        name = score if is_knowledge else _name_with_cost(one)
+        names.append(name.replace(shown, f"{shown} ‡", 1) if model in weak_models else name)
     if decision.counting_score is not None:
         names.insert(0, f"a 5-gram model {format_percent(decision.counting_score)}")
     if not names:
@@ -294,26 +309,44 @@ def _name_with_cost(choice: Choice) -> str:
     return text
 
 
-def _prediction_note(decisions: Sequence[Decision]) -> tuple[Paragraph, ...]:
-    """Tell how `lineage predict` uses these systems: for tasks with labels, not extra test sets."""
-    names = [split_test_set(one.task)[0] for one in decisions if one.label_count != "none"]
-    tasks = list(dict.fromkeys(names))
-    if not tasks:
-        return ()
-    others = f"; likewise for {', '.join(tasks[1:])}" if len(tasks) > 1 else ""
-    text = (
-        "Label a file with the system for the most labels (`--labels` chooses another number), in "
-        f"the study's folder: `lineage predict FILE -o OUT.csv --task {tasks[0]}`{others}."
-    )
-    return (Paragraph(text, "note", has_markup=True),)
-
-
-def _refit_note(report: ReportData) -> tuple[Paragraph, ...]:
-    """Tell what the systems in use have learned from, which the scored ones have not."""
+def _notes_on_use(report: ReportData, choices: Sequence[str]) -> Iterator[Paragraph]:
+    """Yield how to use the systems at each choice of labels; in Markdown at the most labels."""
+    if len(choices) > 1:
+        for count in choices:
+            own = {one.task: one for one in report.decisions if one.label_count == count}
+            option = "" if count == choices[-1] else f" --labels {count}"
+            texts = [_describe_prediction([*own], option), _describe_refits(report, own)]
+            yield from (
+                Paragraph(text, "note", has_markup=True, labels=count, only="html")
+                for text in texts
+                if text
+            )
     largest = find_largest_decisions(report.decisions)
-    used = [one for one in report.refits if _is_of(one, largest.get(one.task))]
+    tasks = [one.task for one in largest.values() if one.label_count != "none"]
+    texts = [_describe_prediction(tasks, ""), _describe_refits(report, largest)]
+    only: Only = "markdown" if len(choices) > 1 else ""
+    yield from (Paragraph(text, "note", has_markup=True, only=only) for text in texts if text)
+
+
+def _describe_prediction(tested: Sequence[str], option: str) -> str:
+    """Tell how `lineage predict` uses these systems: for tasks, and not for extra test sets."""
+    tasks = list(dict.fromkeys(split_test_set(one)[0] for one in tested))
+    if not tasks:
+        return ""
+    others = f"; likewise for {', '.join(tasks[1:])}" if len(tasks) > 1 else ""
+    most = " with the system for the most labels (`--labels` chooses another number)"
+    chosen = "" if option else most
+    return (
+        f"Label a file{chosen}, in the study's folder: "
+        f"`lineage predict FILE -o OUT.csv --task {tasks[0]}{option}`{others}."
+    )
+
+
+def _describe_refits(report: ReportData, decisions: Mapping[str, Decision]) -> str:
+    """Tell what the systems in use have learned from, which the scored ones have not."""
+    used = [one for one in report.refits if _is_of(one, decisions.get(one.task))]
     if not used:
-        return ()
+        return ""
     numbers = [f"{one.task} ({one.train_examples:,}, not {one.scored_examples:,})" for one in used]
     text = (
         f"For use, they are fitted again with the validation items: {join_with_and(numbers)}. "
@@ -322,7 +355,7 @@ def _refit_note(report: ReportData) -> tuple[Paragraph, ...]:
     num_seeds = max(one.num_seeds for one in used)
     if num_seeds > 1:
         text += f", and means over {num_seeds} seeds; seed {used[0].finetune_seed} is in use"
-    return (Paragraph(f"{text}.", "note", has_markup=True),)
+    return f"{text}."
 
 
 def _is_of(refit: Refit, decision: Decision | None) -> bool:
@@ -349,17 +382,17 @@ def _main_figures(report: ReportData, counts: Sequence[str]) -> Iterator[Block]:
     for count in counts:
         panels = draw_main_panels(report.analysis, count)
         layout = "few" if len(panels) <= figures.MAX_WIDE_PANELS else "wide"
-        title = f"**{_name_figure(count)}**"
+        title = f"**{_name_figure(report, count)}**"
         yield Paragraph(title, "deck", has_markup=True, labels=count, only="html")
         yield Figures(panels, layout, file="scores", labels=count, only="html")
     yield Paragraph(_describe_figures(report), "note", only="html")
 
 
-def _name_figure(count: str) -> str:
+def _name_figure(report: ReportData, count: str) -> str:
     title = "Each model's best system by validation"
     if count == "none":
         return title
-    return f"{title}, {'all' if count == 'all' else count} labels"
+    return f"{title}, {name_label_choice(report.decisions, count)} labels"
 
 
 def _describe_figures(report: ReportData) -> str:
@@ -370,8 +403,8 @@ def _describe_figures(report: ReportData) -> str:
     if any(one.system.family == OUTSIDE_FAMILY for one in report.analysis.scores):
         outside = " Outside systems come last, and are not counted among the best."
     return (
-        f"Lines: {report.confidence} intervals. Filled marks may be the best, open ones are behind "
-        f"on these test items. Grey band: {reference}; dotted line: chance; grey tick: the same network with random init; small dots: other systems of the "
+        f"Lines: {report.confidence} intervals. Bold: the highest score. Filled marks may be the "
+        f"best, open ones are behind on these test items. Grey band: {reference}; dotted line: chance; grey tick: the same network with random init; small dots: other systems of the "
         f"model.{outside}"
     )
 
@@ -473,7 +506,7 @@ def _explain_decisions(report: ReportData) -> str:
         "10 s, or within a factor of 1.5, count as equal; then the higher score decides, then "
         "TF-IDF, or the model that the study lists first. If seeds do not show that system to be "
         "better than TF-IDF, it is **undecided**, and TF-IDF is used, the cheapest. "
-        f"{public}**As good**: systems that may be the best, or are within {report.margin} points "
+        f"{public}**{AS_GOOD}**: systems that may be the best, or are within {report.margin} points "
         f"of it. Both hold together with {report.confidence} confidence in each row. **Sure?** is "
         f"yes if, of what was run, the system is shown to be at most {report.margin} points below "
         "the best, and better than TF-IDF unless it is that. The interval of a score allows for "
@@ -504,7 +537,8 @@ def _capitalize(name: str) -> str:
 
 def _explain_comparisons(report: ReportData) -> str:
     return (
-        "Below, comparisons of methods are paired by item and by seed; their intervals are "
+        "Below, comparisons of methods are paired by item and by seed, so equal scores can "
+        "differ in verdict; their intervals are "
         f"{report.confidence}, {describe_intervals(report.analysis)} Those that are read together "
         "are corrected (Holm), and their seed variances are moderated. **Better**, **worse**: the "
         "interval excludes zero. **Equivalent**: an equivalence test and the interval put it within "
