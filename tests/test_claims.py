@@ -22,6 +22,13 @@ LABELS = "Pretraining is worth more than ten times the labels."
 BERT = "BERT is better than GPT on texts."
 MIX = "A mix of all layers is better than the top layer."
 NEXT_SENTENCE = "Next-sentence prediction helps."
+FEWER_BITS_THAN_GPT = {
+    "bits_per_byte": 0.5,
+    "model": "gpt",
+    "metric": "bits_per_byte",
+    "text_bytes": 9,
+    "train_bytes": 9,
+}
 SMALL_GRID = replace(GRID, models=("gpt", "bert"), adapt_models=(), adapt_tasks=())
 
 
@@ -99,17 +106,23 @@ def test_an_ablation_is_evidence_if_nothing_else_differs(
 def test_models_that_learned_less_than_counting_are_no_evidence(tmp_path: Path) -> None:
     grid = replace(SMALL_GRID, tasks=("sentiment",))
     folder = Study(tmp_path, grid=grid).write()
-    less = {
-        "bits_per_byte": 0.5,
-        "model": "gpt",
-        "metric": "bits_per_byte",
-        "text_bytes": 9,
-        "train_bytes": 9,
-    }
-    write_json(folder / "ngram/ngram.json", {"models": [less]})
+    write_json(folder / "ngram/ngram.json", {"models": [FEWER_BITS_THAN_GPT]})
     analysis = analyze(folder, grid)
     assert {one.first.model for one in find(analysis, PRETRAINING).comparisons} == {"bert"}
     assert BERT not in {one.text for one in analysis.claims}
+
+
+@pytest.mark.parametrize("is_helped", [True, False])
+def test_an_ablation_of_weak_models_counts_where_pretraining_is_shown_to_help(
+    tmp_path: Path, is_helped: bool
+) -> None:
+    grid = replace(SMALL_GRID, tasks=("sentiment",), ablation_of={"gpt": "bert"})
+    study = Study(tmp_path, grid=grid) if is_helped else Study(tmp_path, grid=grid, pretraining=0.0)
+    folder = study.write()
+    write_json(folder / "ngram/ngram.json", {"models": [FEWER_BITS_THAN_GPT]})
+    block = {"pretrain": {"next_sentence_prediction": False}}
+    analysis = analyze(folder, grid, models={"gpt": block, "bert": {}})
+    assert (NEXT_SENTENCE in {one.text for one in analysis.claims}) == is_helped
 
 
 def change_most_labels(folder: Path, most: int) -> None:
