@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lineage.analysis.claims import CLAIMS
@@ -21,6 +22,8 @@ PRETRAINING = "Pretraining is better than random weights."
 LABELS = "Pretraining is worth more than ten times the labels."
 BERT = "BERT is better than GPT on texts."
 MIX = "A mix of all layers is better than the top layer."
+DISTANCE = "Over long distances, Transformers are better than LSTMs."
+TRANSFORMERS = "Transformers are better than LSTMs."
 NEXT_SENTENCE = "Next-sentence prediction helps."
 FEWER_BITS_THAN_GPT = {
     "bits_per_byte": 0.5,
@@ -123,6 +126,34 @@ def test_an_ablation_of_weak_models_counts_where_pretraining_is_shown_to_help(
     block = {"pretrain": {"next_sentence_prediction": False}}
     analysis = analyze(folder, grid, models={"gpt": block, "bert": {}})
     assert (NEXT_SENTENCE in {one.text for one in analysis.claims}) == is_helped
+
+
+def test_distance_is_judged_by_the_items_that_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two models are equally good on the whole, and one of them falls off with distance."""
+    make_systems_equal(monkeypatch, number=0)
+    grid = replace(SMALL_GRID, models=("gpt", "bert"), tasks=("agreement",))
+    folder = Study(tmp_path, grid=grid, items=400).write()
+    for name in grid.models:
+        path = folder / f"predictions/evaluate-{name}-0-agreement.parquet"
+        table = read_table(path)
+        is_far = np.arange(len(table)) % 2 == 1
+        table["group"] = np.where(is_far, "clause_other", "simple")
+        if name == "bert":
+            table.loc[is_far, "correct"] = 0.0
+            table.loc[~is_far, "correct"] = 1.0
+        write_table(path, table)
+    models = {
+        "gpt": {"architecture": {"contextualizer": "transformer"}},
+        "bert": {"architecture": {"contextualizer": "lstm"}},
+    }
+    grid = replace(grid, ablation_of={"bert": "gpt"})
+    (comparison,) = find(analyze(folder, grid, models=models), DISTANCE).comparisons
+    assert comparison.task == "agreement over distance" and comparison.num_examples == 200
+    assert comparison.verdict == "better" and comparison.difference > 0.3
+    (whole,) = find(analyze(folder, grid, models=models), TRANSFORMERS).comparisons
+    assert whole.num_examples == 400 and whole.difference != comparison.difference
 
 
 def change_most_labels(folder: Path, most: int) -> None:

@@ -45,6 +45,7 @@ DEMO = read_params(Path(__file__).parent.parent / "params.yaml")
 SHARES = (0.25, 0.5)
 TEXT_BYTES = 9_000
 FINAL_BYTES = 4_000_000  # of the planted study
+MORE_TEXT = "More text helps."
 
 
 # Parameters
@@ -426,7 +427,21 @@ def test_nothing_else_of_the_analysis_sees_intermediate_checkpoints(tmp_path: Pa
     table, analysis = build_results(folder, SMALL_GRID, ReportParams())
     pd.testing.assert_frame_equal(table, expected_table)
     assert analysis.text_curves and not expected.text_curves
-    assert dataclasses.replace(analysis, text_curves=(), grid=without) == expected
+    claims = tuple(one for one in analysis.claims if one.text != MORE_TEXT)
+    assert dataclasses.replace(analysis, text_curves=(), claims=claims, grid=without) == expected
+
+
+def test_the_claim_that_more_text_helps_compares_the_end_with_the_first_share(
+    analysis: Analysis,
+) -> None:
+    (finding,) = (one for one in analysis.claims if one.text == MORE_TEXT)
+    verdicts = {one.first.model: one.verdict for one in finding.comparisons}
+    assert verdicts == {"gpt": "better", "elmo": "identical predictions", "bert": "worse"}
+    assert finding.verdict == "mixed"
+    for one in finding.comparisons:
+        assert one.first == one.second, "the same model, frozen, with less text"
+        curve = curve_of(analysis, one.first.model, one.task)
+        assert one.difference == pytest.approx(curve.scores[-1] - curve.scores[0])
 
 
 def test_a_share_at_which_a_repetition_failed_has_no_point(tmp_path: Path) -> None:

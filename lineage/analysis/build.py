@@ -41,6 +41,7 @@ from lineage.analysis.groups import build_group_scores
 from lineage.analysis.labels import measure_label_gains
 from lineage.analysis.layers import build_layer_curves
 from lineage.analysis.literature import find_benchmark_scores
+from lineage.analysis.long_distance import read_distant_cells
 from lineage.analysis.neighbours import build_sense_neighbours
 from lineage.analysis.ngram import compare_with_ngrams
 from lineage.analysis.outside import list_outside_prices
@@ -57,13 +58,14 @@ from lineage.analysis.records import (
     SystemScore,
     UnknownTokenShare,
 )
+from lineage.analysis.saved_epochs import measure_saved_epochs
 from lineage.analysis.spreadsheets import escape_cells, unescape_cells
 from lineage.analysis.tasks import (
     add_label_counts,
     build_task_summaries,
     read_all_dataset_stats,
 )
-from lineage.analysis.text_curves import build_text_curves
+from lineage.analysis.text_curves import TextPoints, build_text_curves, read_text_points
 from lineage.analysis.trials import count_chosen_trials, count_trials
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
@@ -105,27 +107,18 @@ def build_results(
     grid_tasks = {name: tasks[name] for name in grid.tasks if tasks and name in tasks}
     ensemble_rows, ensemble_predictions = build_ensembles(results_dir, grid, grid_tasks)
     table = results.sort_results(pd.concat([read_rows(results_dir, grid), *ensemble_rows]))
-    all_cells = read_result_cells(
-        results_dir,
-        grid,
-        table=table,
-        split=split,
-        tasks=grid_tasks,
-        ensemble_predictions=ensemble_predictions,
-    )
-    add_label_counts(all_cells, read_all_dataset_stats(results_dir, grid))
+    all_cells = _read_cells(results_dir, grid, table, grid_tasks, ensemble_predictions, split=split)
     cells, duplicate_label_counts = drop_duplicate_label_counts(all_cells)
     groups = group_by_setting(cells)
     ranked_systems = _best_systems_by_setting(groups.values(), grid)
-    contamination = read_contamination(results_dir, grid)
+    overlaps = read_contamination(results_dir, grid)
     clean_rows = score_clean_items(
-        results_dir, grid, table, contamination, ensemble_predictions, split=split
+        results_dir, grid, table, overlaps, ensemble_predictions, split=split
     )
     planned = plan_comparisons(cells, grid, continued_models)
     comparisons = run_comparisons(planned)
-    rankings = [
-        one for group in groups.values() for one in rank_setting(group, [*grid.ablation_of])
-    ]
+    rankings = [one for own in groups.values() for one in rank_setting(own, [*grid.ablation_of])]
+    text_points = read_text_points(all_cells, results_dir, grid, split=split)
     analysis = Analysis(
         split=split,
         grid=grid,
@@ -140,14 +133,43 @@ def build_results(
             find_benchmark_scores(grid_tasks, table, best_systems=ranked_systems, split=split)
         ),
         duplicate_label_counts=tuple(duplicate_label_counts),
-        contamination=tuple(count_contaminated_items(contamination)),
+        contamination=tuple(count_contaminated_items(overlaps)),
         clean_scores=tuple(build_clean_scores(clean_rows, ranked_systems)),
-        finetune_curves=tuple(read_finetune_curves(results_dir, grid)),
         **_table_fields(results_dir, grid, grid_tasks, table, split=split),
-        **_language_model_fields(results_dir, grid, table, comparisons, all_cells, split=split),
+        **_language_model_fields(results_dir, grid, table, comparisons, text_points),
     )
-    analysis = replace(analysis, claims=judge_claims(Evidence(analysis, planned, models or {})))
+    evidence = Evidence(
+        analysis,
+        planned,
+        models or {},
+        text_points.list_first_and_last(),
+        measure_saved_epochs(results_dir, grid),
+        read_distant_cells(all_cells, results_dir, grid, split=split),
+    )
+    analysis = replace(analysis, claims=judge_claims(evidence))
     return (_add_rows(table, clean_rows) if len(clean_rows) else table), analysis
+
+
+def _read_cells(
+    results_dir: Path,
+    grid: Grid,
+    table: pd.DataFrame,
+    tasks: Mapping[str, Task],
+    ensemble_predictions: Iterable[pd.DataFrame],
+    *,
+    split: str,
+) -> list[ResultCell]:
+    """Read the cells, each with the number of labels that its subsets are drawn from."""
+    cells = read_result_cells(
+        results_dir,
+        grid,
+        table=table,
+        split=split,
+        tasks=tasks,
+        ensemble_predictions=ensemble_predictions,
+    )
+    add_label_counts(cells, read_all_dataset_stats(results_dir, grid))
+    return cells
 
 
 def _add_rows(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
@@ -171,6 +193,7 @@ def _table_fields(
         "failures": tuple(list_failures(table)),
         "outside_prices": tuple(list_outside_prices(tasks)),
         "convergence_controls": tuple(list_controls(table, split)),
+        "finetune_curves": tuple(read_finetune_curves(results_dir, grid)),
         "confidence_level": statistics.CONFIDENCE_LEVEL,
         "equivalence_margin": statistics.EQUIVALENCE_MARGIN,
     }
@@ -181,9 +204,7 @@ def _language_model_fields(
     grid: Grid,
     table: pd.DataFrame,
     comparisons: Sequence[Comparison],
-    cells: Sequence[ResultCell],
-    *,
-    split: str,
+    text_points: TextPoints,
 ) -> dict[str, Any]:
     """Return the fields of the analysis that are about pretraining and adaptation."""
     curves = tuple(_loss_curves(results_dir, grid))
@@ -194,7 +215,7 @@ def _language_model_fields(
     return {
         "adaptation": tuple(_adaptation_effects(results_dir, grid, table)),
         "budget": budget,
-        "text_curves": tuple(build_text_curves(cells, results_dir, grid, budget, split=split)),
+        "text_curves": tuple(build_text_curves(text_points, budget)),
         "curves": curves,
         "recipe_searches": tuple(_read_recipe_searches(results_dir, grid)),
         "ngram_bits": ngrams.models,

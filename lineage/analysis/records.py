@@ -742,6 +742,7 @@ class ClaimFinding:
     published: str  # what the paper printed
     comparisons: tuple[Comparison, ...]  # by the claim, the first system is better
     num_excused: int = 0  # of those that are worse: by their plan, this is no contradiction
+    unit: str = "points"  # of the differences, in hundredths
 
     @property
     def num_for(self) -> int:

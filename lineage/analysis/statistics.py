@@ -292,6 +292,37 @@ def estimate_difference(
     )
 
 
+def estimate_over_seeds(
+    values_R: Scores,
+    *,
+    seeds: Seeds,
+    seed_variances: Sequence[SeedVariances],
+    rounding_interval: float,
+    bounds: tuple[float, float],
+) -> Estimate:
+    """Estimate the mean of what a repetition has once, such as the epochs of its training.
+
+    The values are differences of two that are rounded to a multiple of `rounding_interval` each.
+    The other arguments are as in `estimate_mean`.
+    """
+    rounding_variance = rounding_interval**2 / 6 / len(values_R)
+    variance, freedom = _total_variance(
+        rounding_variance,
+        float("inf"),
+        values_R[:, None],
+        seeds,
+        seed_variances,
+        training_sets=OWN_TRAINING_SETS,
+    )
+    return Estimate(
+        mean=float(values_R.mean()),
+        standard_error=float(np.sqrt(variance)),
+        degrees_of_freedom=freedom,
+        num_items=len(values_R),
+        bounds=bounds,
+    )
+
+
 def estimate_ratio(sums_K: npt.ArrayLike, sizes_K: npt.ArrayLike) -> Estimate:
     """Estimate the sum of all blocks per unit of their size, with an interval over K > 1 blocks.
 
@@ -468,7 +499,7 @@ def _variance_component(
     between = float(table.mean(axis=1).var(ddof=1))
     variance, freedom = _moderate(between, own_freedom, known)
     residual = table - table.mean(axis=1)[:, None] - table.mean(axis=0)[None, :] + table.mean()
-    residual_freedom = own_freedom * (num_items - 1)
+    residual_freedom = max(own_freedom * (num_items - 1), 1)  # a single item has no residual
     return _VarianceComponent(
         variance=variance * (1 / levels + overlap) if overlap else variance / levels,
         degrees_of_freedom=freedom,
@@ -510,7 +541,7 @@ def _interaction_component(scores: Scores, seeds: Seeds) -> _VarianceComponent |
     if freedom < 1:
         return None
     means = rest.mean(axis=1)
-    residual_freedom = freedom * (num_items - 1)
+    residual_freedom = max(freedom * (num_items - 1), 1)
     residual_sum = float(((rest - means[:, None]) ** 2).sum())
     return _VarianceComponent(
         variance=float((means**2).sum()) / freedom / repetitions,

@@ -6,7 +6,7 @@ Shapes: K points, N items or groups of items.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,38 +33,57 @@ HALF = 0.5
 Points = dict[float, ResultCell]  # by share of the budget, ascending
 
 
-def build_text_curves(
-    cells: Sequence[ResultCell],
-    results_dir: Path,
-    grid: Grid,
-    budgets: Sequence[PretrainingBudget],
-    *,
-    split: str,
-) -> list[TextCurve]:
-    """Return a curve for each model and task with intermediate checkpoints, in the grid's order.
+@dataclass(frozen=True)
+class TextPoints:
+    """The cells of models at intermediate checkpoints of their training."""
 
-    `cells` are those of the models at the end of their training. Of several heads the one is
-    shown that validation prefers there. Ablations are left out. Raises InputError if a file is
-    missing.
+    finals: tuple[ResultCell, ...]  # of those that have intermediate ones, at the end
+    points: dict[CellKey, Points]  # by the key of the final cell
+    read_bytes: dict[tuple[str, float], float]  # the text read, by model and share
+
+    def list_first_and_last(self) -> list[tuple[ResultCell, ResultCell]]:
+        """Return each final cell with that of its smallest share."""
+        return [(final, min(self.points[_key_of(final)].items())[1]) for final in self.finals]
+
+
+def read_text_points(
+    cells: Sequence[ResultCell], results_dir: Path, grid: Grid, *, split: str
+) -> TextPoints:
+    """Read what intermediate checkpoints answered.
+
+    `cells` are those of the models at the end of their training. Ablations are left out. Raises
+    InputError if a file is missing.
     """
     predictions = _read_intermediate(results_dir, grid, split=split)
-    final_cells = [
+    pretrained = [
         cell
         for cell in cells
         if cell.system.init == "pretrained" and cell.system.model not in grid.ablation_of
     ]
-    points = _find_points(final_cells, predictions, split=split)
-    read_bytes = predictions.groupby(["model", "text_share"])["text_bytes"].mean()
-    full_bytes = {budget.model: budget.text_bytes for budget in budgets}
-    by_model = group_by(
-        [cell for cell in final_cells if _key_of(cell) in points],
-        lambda cell: (cell.task, cell.system.model),
+    points = _find_points(pretrained, predictions, split=split)
+    read_bytes = {
+        (str(model), float(str(share))): float(rows.mean())
+        for (model, share), rows in predictions.groupby(["model", "text_share"])["text_bytes"]
+    }
+    return TextPoints(
+        finals=tuple(cell for cell in pretrained if _key_of(cell) in points),
+        points=points,
+        read_bytes=read_bytes,
     )
+
+
+def build_text_curves(points: TextPoints, budgets: Sequence[PretrainingBudget]) -> list[TextCurve]:
+    """Return a curve for each model and task with intermediate checkpoints, in the grid's order.
+
+    Of several heads the one is shown that validation prefers at the end.
+    """
+    full_bytes = {budget.model: budget.text_bytes for budget in budgets}
+    by_model = group_by(points.finals, lambda cell: (cell.task, cell.system.model))
     curves = []
     for final in map(best_system, by_model.values()):
         model = final.system.model
-        own = points[_key_of(final)]
-        text_bytes = [float(read_bytes[model, share]) for share in own]
+        own = points.points[_key_of(final)]
+        text_bytes = [points.read_bytes[model, share] for share in own]
         final_bytes = full_bytes.get(model)
         assert final_bytes is not None, "a model with checkpoints has a budget"
         curves.append(measure_text_curve(own, final, text_bytes=[*text_bytes, final_bytes]))

@@ -7,7 +7,6 @@ function of parameters, data and code.
 
 import contextlib
 import json
-import math
 import os
 import platform
 import resource
@@ -236,13 +235,11 @@ class _ProgressPrinter:
             return
         seconds = time.monotonic() - self._start_time
         done_here = self._done - self._start
-        seconds_left = seconds * (self._total - self._done) / done_here if done_here else math.inf
-        print(
-            f"{self._title} {100 * self._done / self._total:.0f} % {self._note} "
-            f"{seconds_left:.0f} s left",
-            file=sys.stderr,
-            flush=True,
-        )
+        line = f"{self._title} {100 * self._done / self._total:.0f} % {self._note}"
+        if done_here:  # else the speed is unknown
+            seconds_left = seconds * (self._total - self._done) / done_here
+            line += f" {seconds_left:.0f} s left"
+        print(line, file=sys.stderr, flush=True)
 
 
 def run_stage(verb: str, work: Callable[[Stage], None]) -> NoReturn:

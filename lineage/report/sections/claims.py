@@ -40,9 +40,11 @@ NOTE = (
     "shown: neither. Could have found: the smallest difference in points that half of the "
     "comparisons would have shown in 80 of 100 studies. Models that are not shown to have learned "
     "more than 5-grams count for grammar and today's recipe, and in ablations where pretraining helps "
-    "on the task. Data, sizes and budgets differ from the papers'."
+    "on the task. Epochs are counted until the validation score is as high as both models ever get; what "
+    "is saved is a share of the longer count. Data, sizes and budgets differ from the papers'."
 )
 LOST_TO_MORE_LABELS = "lost to far more than ten times the labels (no contradiction)"
+POINTS = "points"  # the unit that the heading means
 VERDICT_STYLES = {"supported": "better", "supported in part": "better", "contradicted": "worse"}
 FEW_PRETRAININGS = (
     " With fewer than three pretraining runs of each model, verdicts are about these models."
@@ -76,7 +78,7 @@ def _build_row(finding: ClaimFinding) -> Cells:
         finding.text,
         Cell(finding.published, small(finding.source, "muted", plain=" ({})")),
         describe_evidence(finding),
-        format_percent(finding.detectable),
+        _format_detectable(finding),
         Cell(finding.verdict, css=VERDICT_STYLES.get(finding.verdict, "muted")),
     ]
 
@@ -98,8 +100,16 @@ def describe_evidence(finding: ClaimFinding) -> str:
         parts.append(f"the opposite in {finding.num_against}")
     if finding.num_excused:
         parts.append(f"{finding.num_excused} {LOST_TO_MORE_LABELS}")
-    parts.append(_describe_range(comparisons))
+    parts.append(_describe_range(comparisons, finding.unit))
     return ", ".join(parts)
+
+
+def _format_detectable(finding: ClaimFinding) -> str:
+    if finding.unit == POINTS:
+        return format_percent(finding.detectable)
+    if finding.detectable > 1:
+        return f"more than 100 {finding.unit}"
+    return f"{format_percent(finding.detectable)} {finding.unit}"
 
 
 def _count_by_task(by_task: Mapping[str, Sequence[Comparison]]) -> str:
@@ -123,10 +133,10 @@ def _name_models(comparisons: Sequence[Comparison]) -> str:
     return f"{format_model(first)} beside {format_model(second)}: "
 
 
-def _describe_range(comparisons: Sequence[Comparison]) -> str:
+def _describe_range(comparisons: Sequence[Comparison], unit: str) -> str:
     if len(comparisons) == 1:
         (one,) = comparisons
-        points = f"{format_difference(one.difference)} points"
+        points = f"{format_difference(one.difference)} {unit}"
         return f"{points} ({format_range(one.ci_low, one.ci_high)})"
     differences = sorted(one.difference for one in comparisons)
-    return f"{format_range(differences[0], differences[-1])} points"
+    return f"{format_range(differences[0], differences[-1])} {unit}"

@@ -1,0 +1,48 @@
+"""Pairs of sentences in which words stand between those that belong together.
+
+Test suites say so in the names of groups: a distractor, an attractor or a long distance (BLiMP), a
+clause or a phrase (the synthetic language), or what agreement goes across (Marvin and Linzen 2018).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lineage.analysis.cells import (
+    ResultCell,
+    add_predictions,
+    read_predictions,
+    system_key,
+)
+from lineage.analysis.records import Setting, System
+from lineage.config.params import Grid
+
+OVER_DISTANCE = "{} over distance"  # the name of a task's part
+NAMES = "distractor|attractor|long_distance|across|clause|phrase"  # in the name of a group
+
+
+def read_distant_cells(
+    cells: Sequence[ResultCell], results_dir: Path, grid: Grid, *, split: str
+) -> dict[tuple[Setting, System], ResultCell]:
+    """Return the zero-shot cells with the scores of such items alone. Raises InputError."""
+    zero_shot = [cell for cell in cells if cell.system.transfer == "zero_shot"]
+    distant = {
+        (*system_key(cell.system), cell.task, cell.label_count): replace(
+            cell,
+            task=OVER_DISTANCE.format(cell.task),
+            item_scores={},
+            item_ranges={},
+            prediction_hashes={},
+            group_sizes=None,
+        )
+        for cell in zero_shot
+    }
+    if distant:
+        for predictions in read_predictions(results_dir, grid):
+            is_distant = predictions["group"].str.contains(NAMES, regex=True)
+            add_predictions(distant, predictions[is_distant], split=split)
+    return {
+        (cell.setting, cell.system): own
+        for cell, own in zip(zero_shot, distant.values(), strict=True)
+        if own.item_scores
+    }
