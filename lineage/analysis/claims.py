@@ -50,7 +50,7 @@ CONTEXTUAL = (
     "gpt_bert",
 )
 MORE_LABELS = 10
-# What else a recurrent contextualizer cannot have.
+# Other keys that a recurrent contextualizer cannot have.
 LSTM_KEYS = ("architecture.position_encoding", "architecture.num_heads")
 
 
@@ -261,7 +261,7 @@ class Claim:
     source: str
     published: str  # what the paper printed
     find: Callable[[Evidence], Iterator[PlannedComparison]] = lambda _: iter(())
-    # Whether a comparison may also show the opposite.
+    # Returns whether a comparison may also show the opposite.
     has_opposite: Callable[[PlannedComparison], bool] = lambda _: True
     # In place of `find`, for what is no score: comparisons that are judged already, in this unit.
     compare: Callable[[Evidence], list[Comparison]] = lambda _: []

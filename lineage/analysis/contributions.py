@@ -1,4 +1,4 @@
-"""What each test item contributes to F1 or Matthews correlation, as the intervals need it.
+"""Contributions of test items to F1 or Matthews correlation, as the intervals need them.
 
 Such a score is no mean over items. Its derivative splits it into contributions of items.
 The predictions hold contributions too (`lineage.answers.metrics`). But where a rare class has no

@@ -1,4 +1,4 @@
-"""Whether the nearest occurrences of a word share its sense: precision at k, by model and layer.
+"""The sense of the nearest occurrences of a word: precision at k, by model and layer.
 
 The results of `lineage.methods.neighbours` are no systems, so they are in no ranking and no
 comparison. Each layer of a pretrained model is compared with the same layer under random weights,

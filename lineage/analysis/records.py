@@ -535,7 +535,7 @@ class NgramComparison:
 
     @property
     def verdict(self) -> Literal["better", "worse", "not shown", ""]:
-        """Whether the model is shown to predict held-out text better than the 5-gram model.
+        """Return whether the model is shown to predict held-out text better than the 5-gram model.
 
         Empty without values to compare.
         """

@@ -83,7 +83,7 @@ class Answer:
     has_ties: ClassVar[bool] = False  # items may be half right
     averages_groups: ClassVar[bool] = False  # the score is the mean over groups of a score each
     has_one_label: ClassVar[bool] = False  # an item has one label, and train must have them all
-    # What an outside system has to write for each item into a column of predictions, which
+    # Says what an outside system writes for each item into a column of predictions, which
     # `read_predictions` reads as labels are read; empty: its predictions do not fit a column.
     column_advice: ClassVar[str] = ""
     # The name of the most frequent answer to tasks without classes; empty: majority.

@@ -57,7 +57,7 @@ ROUGE_NOTE = (
     "without stemming; an item with several reference summaries has the mean over them."
 )
 MIN_LABEL_ITEMS = 20  # with fewer, the score of a label is hardly known
-# What is hardly known then, of one label and of several.
+# Then this is hardly known, for one label and for several.
 COUNTED_BY_LABEL = {
     "macro_f1": ("its part of macro-F1 is", "their parts of macro-F1 are"),
     "matthews": ("Matthews correlation is", "Matthews correlation is"),

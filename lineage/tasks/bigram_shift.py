@@ -1,4 +1,4 @@
-"""Whether two neighbours of a sentence were swapped (Conneau et al. 2018, `BShift`)."""
+"""Swapped neighbours in a sentence (Conneau et al. 2018, `BShift`)."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What kinds share that probe for a property of sentences (Conneau et al. 2018).
+"""Shared code of kinds that probe for a property of sentences (Conneau et al. 2018).
 
 Labels are made from the sentences, so any sentences that are split into words will do.
 """

@@ -1,4 +1,4 @@
-"""What the stages that train language models share: device, training and output."""
+"""Device, training and output of the stages that train language models."""
 
 import contextlib
 import dataclasses

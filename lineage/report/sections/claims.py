@@ -1,4 +1,4 @@
-"""What the papers claim, and what this study says of it."""
+"""Claims of papers, and what this study says of each."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Whether a model tells the senses of a word apart: its nearest occurrences, a map and examples."""
+"""Senses of a word, as models tell them apart: nearest occurrences, a map and examples."""
 
 from collections.abc import Iterator, Sequence
 
