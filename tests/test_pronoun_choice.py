@@ -191,6 +191,12 @@ def test_init_proposes_pronouns_if_candidates_have_columns_of_starts(
     flagged = [row | {"A-coref": n % 2 == 0, "B-coref": n % 2 == 1} for n, row in enumerate(gap)]
     with pytest.raises(InputError, match=r"A-coref and B-coref say .* write one column label instead, with A, B or neither"):  # fmt: skip
         propose(flagged)
+    single = [
+        {name: cell for name, cell in row.items() if name not in ("b", "b_start")}
+        | {"label": "a" if number % 2 else "neither"}
+        for number, row in enumerate(rows)
+    ]
+    assert propose(single)["candidates"] == ["a"]
     with pytest.raises(InputError, match="needs the columns pronoun and pronoun_start, and for"):
         propose([{"text": row["text"], "label": row["label"]} for row in rows], "gap=t.jsonl,kind=pronoun_choice")  # fmt: skip
 
