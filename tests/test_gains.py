@@ -122,6 +122,11 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(analysis: Analy
     assert find_texts(section)[0] == (
         "Whether ELMo and GPT gain is not known: there are fewer than 3 seeds of fine-tuning."
     )
+    few = [one for one in few if one.first.model == "elmo"]
+    (section,) = build_parts(with_comparisons(analysis, few))
+    assert find_texts(section)[0] == (
+        "Whether ELMo gains is not known: there are fewer than 3 seeds of fine-tuning."
+    )
     better = [replace(one, verdict="better") if one.task == "sense" else one for one in kept]
     (section,) = build_parts(with_comparisons(analysis, better))
     assert find_texts(section)[0] == (

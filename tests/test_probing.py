@@ -5,9 +5,16 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
+from lineage.config.records import read_yaml
+from lineage.data.task_data import TaskData
 from lineage.errors import InputError
+from lineage.tasks.base import load_kind
+from tests.helpers import tiny
 from tests.helpers.tasks import build_task_items, write_jsonl
+from tests.helpers.user_project import write_params
 
 SENTENCE = ["The", "old", "bank", "by", "the", "river", "was", "flooded", "again", "."]
 # flooded is the root; bank hangs on it, river on bank, and `by` and `the` on river.
@@ -80,3 +87,49 @@ def test_what_is_no_tree_is_refused_by_its_row(
     rows = [{"words": list("abc"), "heads": [0, 1, 1]}, {"words": list("abd"), "heads": heads}]
     with pytest.raises(InputError, match=f"row 2: column 'heads': {message}"):
         build(tmp_path, "tree_depth", rows, heads="heads")
+
+
+def test_no_system_is_kept_since_new_sentences_need_no_labels(tmp_path: Path) -> None:
+    rows = [{"words": [f"w{number}", *SENTENCE]} for number in range(60)]
+    files = {"train": write_jsonl(tmp_path / "t.jsonl", rows).name, "test": "t.jsonl"}
+    block = {"files": files, "tokens": "words"}
+    kept = {}
+    for name, keys in {
+        "probing": {"kind": "bigram_shift"},
+        "labelled": {"kind": "token_classification", "label": "words"},
+    }.items():
+        items = build_task_items(tmp_path, block | keys)
+        cache = tmp_path / name
+        cache.mkdir()
+        tiny.evaluate_baselines(
+            load_kind(keys["kind"]), TaskData(items.info, items.splits), cache_dir=cache
+        )
+        kept[name] = len([*cache.glob("*/system")])
+    assert kept == {"probing": 0, "labelled": 1}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["predict", "--task", "depth", "new.jsonl", "-o", "out.jsonl"],
+        ["predict", "--task", "depth", "--list"],
+        ["serve", "--task", "depth", "--system", "tfidf"],
+        ["serve", "--task", "depth"],
+        ["export", "depth/tfidf", "folder"],
+    ],
+)
+def test_using_a_system_is_refused_in_one_sentence(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = read_yaml(tiny.ROOT / "params.yaml")
+    files = {"train": "t.jsonl", "test": "t.jsonl"}
+    tree["tasks"] = {"depth": {"kind": "tree_depth", "files": files, "tokens": "words", "heads": "heads"}}  # fmt: skip
+    tree["grid"] |= {"tasks": ["depth"], "adapt_models": [], "adapt_tasks": []}
+    write_params(tmp_path, tree)
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "--task: no system is kept for depth, since a task of kind tree_depth only asks what models "
+        "know; name another task\n"
+    )

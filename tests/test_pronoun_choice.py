@@ -1,5 +1,7 @@
 """Pronouns: bad rows are refused, and heads learn which candidate a pronoun stands for."""
 
+import re
+import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +28,7 @@ from lineage.synthetic.words import build_lexicon
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
 from tests.helpers.fitting import PLAIN_FINETUNE, extract_features, finetune, predict_finetuned
+from tests.helpers.golden import data_folder
 from tests.helpers.new_study import make_home
 from tests.helpers.tasks import build_task_items, write_jsonl
 
@@ -188,8 +191,91 @@ def test_init_proposes_pronouns_if_candidates_have_columns_of_starts(
     flagged = [row | {"A-coref": n % 2 == 0, "B-coref": n % 2 == 1} for n, row in enumerate(gap)]
     with pytest.raises(InputError, match=r"A-coref and B-coref say .* write one column label instead, with A, B or neither"):  # fmt: skip
         propose(flagged)
+    single = [
+        {name: cell for name, cell in row.items() if name not in ("b", "b_start")}
+        | {"label": "a" if number % 2 else "neither"}
+        for number, row in enumerate(rows)
+    ]
+    assert propose(single)["candidates"] == ["a"]
     with pytest.raises(InputError, match="needs the columns pronoun and pronoun_start, and for"):
         propose([{"text": row["text"], "label": row["label"]} for row in rows], "gap=t.jsonl,kind=pronoun_choice")  # fmt: skip
+
+
+# Cells as in CoNLL-2012; the mayor's name ends where his city's does.
+COREFERENCE = """
+Anna (0) | met - | the (1 | mayor - | of - | Rome (2)|1)
+She (0) | liked - | his (1) | speech -
+Anna (0) | left - | him (1)
+He (1) | saw - | her (0) | there -
+"""
+
+
+def run_documented_code(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, num_candidates: int
+) -> None:
+    """Run the code of docs/how-to/data-and-tasks.md in a folder with its files."""
+    page = (tiny.ROOT / "docs/how-to/data-and-tasks.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert code.count("NUM_CANDIDATES = 2") == 1
+    monkeypatch.chdir(folder)
+    exec(code.replace("NUM_CANDIDATES = 2", f"NUM_CANDIDATES = {num_candidates}"), {})
+
+
+def documented_files() -> dict[str, str]:
+    return {split: f"pronouns_{split}.jsonl" for split in ("train", "validation", "test")}
+
+
+def write_coreference(folder: Path) -> None:
+    sentences = []
+    for line in COREFERENCE.strip().splitlines():
+        tokens, cells = zip(*(word.split() for word in line.split(" | ")), strict=True)
+        sentences.append({"book": "one", "tokens": tokens, "coreference": cells})
+    for split in ("train", "validation", "test"):
+        pd.DataFrame(sentences).to_parquet(folder / f"coreference_{split}.parquet")
+
+
+def test_the_code_of_the_docs_asks_about_the_entities_that_were_named_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_coreference(tmp_path)
+    run_documented_code(tmp_path, monkeypatch, num_candidates=2)
+    rows = pd.read_json("pronouns_test.jsonl", lines=True)
+    asked = [(row.pronoun, row.a, row.b, row.label) for row in rows.itertuples()]
+    mayor = "the mayor of Rome"
+    assert asked == [
+        ("She", mayor, "Rome", "neither"),
+        ("his", mayor, "Rome", "a"),
+        ("him", mayor, "Anna", "a"),
+        ("He", mayor, "Anna", "a"),
+        ("her", mayor, "Anna", "b"),
+    ]
+    assert rows["text"][2] == "Anna met the mayor of Rome\nShe liked his speech\nAnna left him"
+    task = build_task_items(tmp_path, KEYS | {"files": documented_files(), "group": "book"})
+    pronouns = [written_mentions(item)[item.predicate] for item in task.splits["test"].itertuples()]
+    assert pronouns == ["She", "his", "him", "He", "her"]
+
+
+def test_a_single_candidate_asks_if_it_is_the_same_entity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On real novels: the books of the splits differ, and every mention is found in its text."""
+    for path in (data_folder() / "litbank").glob("coreference_*.parquet"):
+        shutil.copy(path, tmp_path)
+    run_documented_code(tmp_path, monkeypatch, num_candidates=1)
+    keys = {
+        "files": documented_files(),
+        "group": "book",
+        "candidates": ["a"],
+        "candidate_starts": ["a_start"],
+    }
+    task = build_task_items(tmp_path, KEYS | keys)
+    assert task.info.labels == ["a", "neither"]
+    assert task.info.counts["test"] > 800 and set(task.info.groups_in_train.values()) == {0}
+    results = tiny.evaluate_baselines(load_kind("pronoun_choice"), TaskData(task.info, task.splits))
+    values = {rows[0].model: rows[0].value for rows, _ in results}
+    share = (task.splits["test"]["label"] == 0).mean()
+    assert values["nearest_candidate"] == pytest.approx(share)
+    assert values["majority"] == pytest.approx(1 - share)
 
 
 # What is planted: `the N1 AUX V . the N2 AUX V . AUX IT V .` in the synthetic language. One noun is

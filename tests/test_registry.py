@@ -288,7 +288,10 @@ def test_a_task_without_a_champion_or_a_store_that_is_down_is_told_in_one_senten
     monkeypatch.setattr(registry, "read_recorded_params", lambda: params)
     with pytest.raises(InputError, match="the study has no task 'sens'"):
         find_champion("sens")
-    with pytest.raises(InputError, match="no system is trained for agreement, which is of kind"):
+    with pytest.raises(
+        InputError,
+        match="no system is kept for agreement, since a task of kind minimal_pairs only asks",
+    ):
         find_champion("agreement")
     with pytest.raises(InputError, match=r"MLflow has no champion of .*-sense; run `lineage run`"):
         find_champion("sense")

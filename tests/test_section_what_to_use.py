@@ -41,6 +41,21 @@ def test_the_command_that_labels_a_file_follows_the_choice_of_labels(analysis: A
     assert commands == {"100": [f"{start} --labels 100`"], "all": [f"{start}`"]}
 
 
+def test_no_command_labels_a_file_for_a_kind_that_only_asks_what_models_know(
+    analysis: Analysis,
+) -> None:
+    scores = tuple(
+        replace(one, kind="tree_depth") if one.task == "sentiment" else one
+        for one in analysis.scores
+    )
+    probing = replace(analysis, scores=scores)
+    section = build(report_of(probing, decide(analysis, {})))
+    assert section is not None
+    texts = [one.text for one in find_blocks(section, Paragraph) if "lineage predict" in one.text]
+    assert texts and all("--task sense" in text for text in texts)
+    assert not any("sentiment" in text for text in texts)
+
+
 @pytest.mark.parametrize(
     ("tasks", "pretrain_seeds", "finetune_seeds", "expected"),
     [

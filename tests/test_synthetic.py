@@ -26,7 +26,7 @@ MAX_WORDS = 24  # per item
 FULL_STOP, PLURAL = SCRIPTS["en"].full_stop, SCRIPTS["en"].plural_suffix
 DOCUMENTS_DIGEST = "d243be3b3556e701"
 TASK_DIGESTS = {"sentiment": "78692ac2b9302b1a", "sense": "41ee904a0e9a53e3", "entities": "1699dad4a3742256", "agreement": "223a201bc91118f1",
-                "order": "323d11ba2eb52b45"}  # fmt: skip
+                "order": "323d11ba2eb52b45", "roles": "b2c841f46c9aee63"}  # fmt: skip
 
 
 @cache
@@ -73,7 +73,7 @@ def test_a_task_is_the_same_every_time(name: str, monkeypatch: pytest.MonkeyPatc
 
 def test_an_unknown_task_or_language_is_reported_with_the_known_ones() -> None:
     with pytest.raises(
-        InputError, match=r"no task 'sens'.*sentiment, sense, entities, agreement, order"
+        InputError, match=r"no task 'sens'.*sentiment, sense, entities, agreement, order, roles"
     ):
         generate_task("sens", seed=0)
     with pytest.raises(InputError, match=r"no language 'fr'.*en, zh"):
@@ -152,6 +152,7 @@ def test_items_stay_within_limits_and_occur_in_no_document(name: str) -> None:
         "entities": ["tokens", "label", "group"],
         "agreement": ["good", "bad", "group"],
         "order": ["good", "bad", "group"],
+        "roles": ["tokens", "predicate", "label", "group"],
     }
     assert list(build_task(name).splits["test"].columns) == columns[name]
 
@@ -296,6 +297,41 @@ def test_entities_are_a_name_and_an_ambiguous_noun_whose_sentence_reveals_its_ty
     assert not names["train"] & (names["validation"] | names["test"])
     assert not cues["train"] & (cues["validation"] | cues["test"])
     assert task.ceilings == {"static": 0.75, "left": pytest.approx(0.75 + 0.25 * 0.65), "both": 1.0}
+
+
+def test_the_field_of_its_sentence_gives_the_roles_of_a_verb_and_nothing_else_does() -> None:
+    """Arguments, verbs and places have both orders of roles equally often.
+
+    Verbs and cues of test items do not occur in training items.
+    """
+    lexicon = build_lexicon(DEFAULT_GRAMMAR_SEED)
+    fields = cue_fields(lexicon)
+    verbs: dict[str, set[str]] = {}
+    cues: dict[str, set[str]] = {}
+    for split, part in build_task("roles").splits.items():
+        verbs[split], cues[split] = set(), set()
+        orders: dict[str, list[str]] = {"arguments": [], "first role": []}
+        items = zip(part["tokens"], part["predicate"], part["label"], part["group"], strict=True)
+        for tokens, predicate, tags, group in items:
+            assert tags[predicate] == "V" and tokens[predicate] in lexicon.generic.verbs
+            start, end = sentence_of(tokens, predicate)
+            places = [place for place, tag in enumerate(tags) if tag.startswith("ARG")]
+            assert places == [start + 1, predicate + 1], "the other sentence has no roles"
+            left, right = range(start + 2, predicate), range(predicate + 2, end)
+            cued = [place for place in (*left, *right) if tokens[place] in fields]
+            assert all(place in (left if group == "cue_left" else right) for place in cued)
+            (field,) = {fields[tokens[place]] for place in cued}
+            first_roles = ("ARG0", "ARG1") if field == 0 else ("ARG1", "ARG0")
+            assert tuple(tags[place] for place in places) == first_roles
+            orders["first role"].append(first_roles[0])
+            arguments = [tokens[place] for place in (*places, predicate)]
+            orders["arguments"].append(" ".join([*arguments, str(predicate)]))
+            verbs[split].add(tokens[predicate])
+            cues[split] |= {tokens[place].removesuffix(PLURAL) for place in cued}
+        table = pd.crosstab(orders["arguments"], orders["first role"])
+        assert (table["ARG0"] == table["ARG1"]).all()
+    assert not verbs["train"] & (verbs["validation"] | verbs["test"])
+    assert not cues["train"] & (cues["validation"] | cues["test"])
 
 
 def test_earlier_sentences_do_not_reveal_the_sense() -> None:

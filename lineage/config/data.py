@@ -137,7 +137,8 @@ class Task:
 
     kind: str
     language: str = "en"  # in params.yaml the default is the language of the corpus
-    # examples: sentences with ambiguous words, which come with lineage.
+    # synthetic: a task of the synthetic language, by its name: sentiment, sense, entities, agreement,
+    # order or roles. examples: sentences with ambiguous words, which come with lineage.
     generated: Literal["synthetic", "examples"] | None = None
     grammar_seed: int | None = None
     files: dict[Literal["train", "validation", "test", "unlabelled"], str] | None = None

@@ -126,6 +126,8 @@ def count_refits(
 ) -> dict[LabelCount, list[list[Work]]]:
     """Return the work of fitting each system of a stage again, once, by its number of labels."""
     context, runs = _list_runs_of(stage, params, task, models)
+    if not context.keeps_systems:
+        return {}
     first_seed = params.grid.finetune_seeds[0]
     found: dict[LabelCount, list[list[Work]]] = {}
     for run in runs:

@@ -112,7 +112,7 @@ class TaskContext:
 
     @property
     def keeps_systems(self) -> bool:
-        return True
+        return self.kind.labels_new_items
 
     @property
     def system_columns(self) -> dict[str, Any]:
@@ -194,7 +194,8 @@ class EvalContext(TaskContext):
 
     @property
     def keeps_systems(self) -> bool:
-        return self.static_context is None  # two models together use two budgets
+        is_single = self.static_context is None  # two models together use two budgets
+        return is_single and super().keeps_systems
 
     @property
     def system_columns(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ from lineage.serving.candidate import Candidate, export_recommended
 from lineage.serving.card import describe_training, format_card
 from lineage.serving.mlflow_model import SYSTEM_ARTIFACT, log_system
 from lineage.serving.predict import list_input_columns, open_exported
-from lineage.serving.systems import check_task_name
+from lineage.serving.systems import check_task
 from lineage.tasks.base import load_kind
 
 CHAMPION = "champion"
@@ -93,7 +93,7 @@ def publish_champions(
         client = limit_client(MlflowClient(), server_time)
         STATE_DIR.mkdir(exist_ok=True)
         for task in params.grid.tasks:
-            if not load_kind(params.tasks[task].kind).has_train_split:
+            if not load_kind(params.tasks[task].kind).labels_new_items:
                 continue
             with tempfile.TemporaryDirectory(dir=STATE_DIR, prefix="champion-") as folder:
                 try:
@@ -117,13 +117,7 @@ def publish_champions(
 def find_champion(task: str) -> ModelVersion:
     """Return the champion of a task of the study. Raises InputError if there is none."""
     params = read_recorded_params()
-    check_task_name(params, task)
-    kind = load_kind(params.tasks[task].kind)
-    if not kind.has_train_split:
-        raise InputError(
-            f"--task: no system is trained for {task}, which is of kind {kind.name}; name another "
-            "task"
-        )
+    check_task(params, task)
     name = registered_name(task)
     try:
         client = MlflowClient(resolve_tracking_uri())

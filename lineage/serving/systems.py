@@ -21,6 +21,7 @@ from lineage.methods.saved import (
     write_record,
 )
 from lineage.serving.card import write_card
+from lineage.tasks.base import load_kind
 
 SYSTEMS_DIR = Path("artifacts/systems")
 REFITTED_DIR = Path("artifacts/refitted")  # of the stages refit@TASK
@@ -54,11 +55,17 @@ def write_refitted(folder: Path, fitted_dir: Path, record: SystemRecord) -> None
     write_card(folder, record)
 
 
-def check_task_name(params: Params, task: str) -> None:
-    """Raise InputError if the study has no such task."""
+def check_task(params: Params, task: str) -> None:
+    """Raise InputError if the study has no such task, or keeps no system for its kind."""
     if task not in params.grid.tasks:
         raise InputError(
             f"--task: the study has no task '{task}'{suggest_nearest(task, params.grid.tasks)}"
+        )
+    kind = load_kind(params.tasks[task].kind)
+    if not kind.labels_new_items:
+        raise InputError(
+            f"--task: no system is kept for {task}, since a task of kind {kind.name} only asks "
+            "what models know; name another task"
         )
 
 
@@ -67,7 +74,7 @@ def list_systems(params: Params, task: str) -> list[KeptSystem]:
 
     Raises InputError if there are none.
     """
-    check_task_name(params, task)
+    check_task(params, task)
     systems = [*list_evaluated(params, task), *list_refitted(task)]
     if not systems:
         raise InputError(

@@ -50,11 +50,12 @@ class SyntheticTask:
     - text classification: text, label, group
     - word sense: tokens, target, label, group
     - token classification: tokens, label, group
+    - semantic roles: tokens, predicate, label, group
     - minimal pairs: good, bad, group
     - unlabelled: text
 
-    A label is an index into `labels`; for token classification it is a tag per token. A target is
-    an index into tokens.
+    A label is an index into `labels`; for token classification and semantic roles it is a tag per
+    token. A target or a predicate is an index into tokens.
     """
 
     kind: str
@@ -379,6 +380,91 @@ def _order_pair(generator: SentenceGenerator, group: str) -> dict[str, Any]:
     }
 
 
+# Roles: who does what a verb says, and to whom. The verb has no topic, and a sense in each field: in
+# one its subject acts, and in the other its subject is acted on, like those of `like` and `please`.
+# Both arguments are ambiguous nouns, so only the other words of the sentence tell the field. The
+# cues and verbs of the test items occur in no training item. The sentence before or after it has a
+# verb and a field of its own.
+
+ROLE_PAIRS = {"train": 7, "validation": 2, "test": 5}  # per ambiguous noun: one item per field
+ROLES = (("ARG0", "ARG1"), ("ARG1", "ARG0"))  # by field: of the subject, of the noun after the verb
+
+
+def _build_roles(config: GeneratorConfig) -> SyntheticTask:
+    splits = _ambiguous_noun_splits(config, 5, ROLE_PAIRS, _roles_pair)
+    # F1 of two spans per item. Words and places tell which ones, and nothing about their roles.
+    group_ceilings = {
+        "cue_left": {"static": 0.5, "left": 1.0, "both": 1.0},
+        "cue_right": {"static": 0.5, "left": 0.5, "both": 1.0},
+    }
+    return _make_task("semantic_roles", (), splits, group_ceilings)
+
+
+class _Clause(NamedTuple):
+    """A verb without a topic, its subject, and the noun after it."""
+
+    subject: NounPhrase
+    verb: str
+    following: NounPhrase
+
+
+def _roles_pair(generator: SentenceGenerator, cue: _Cue) -> Items:
+    """Make an item for each of the two fields, next to the same sentence with another verb."""
+    sampler = generator.sampler
+    neighbour_cue = cue._replace(noun=sampler.choice(generator.lexicon.ambiguous_nouns))
+    neighbour_clause = _sample_clause(generator, neighbour_cue)
+    neighbour_field = int(sampler.bernoulli(0.5))
+    neighbour = _clause_sentence(generator, neighbour_clause, neighbour_cue, neighbour_field)
+    is_first = sampler.bernoulli(0.5)
+    clause = _sample_clause(generator, cue)
+    items = []
+    for field in range(NUM_FIELDS):
+        own = _clause_sentence(generator, clause, cue, field)
+        before = [] if is_first else neighbour
+        after = neighbour if is_first else []
+        predicate = len(before) + own.index(clause.verb)
+        tags = ["O"] * (len(own) + len(neighbour))
+        tags[len(before) + 1], tags[predicate + 1] = ROLES[field]
+        tags[predicate] = "V"
+        tokens = [*before, *own, *after]
+        items.append({"tokens": tokens, "predicate": predicate, "label": tags, "group": cue.group})
+    return items
+
+
+def _sample_clause(generator: SentenceGenerator, cue: _Cue) -> _Clause:
+    lexicon = generator.lexicon
+    topic = cue.noun.topics[0]  # it chooses no word, since the nouns are given
+    return _Clause(
+        generator.subject(topic, noun=cue.noun.noun),
+        generator.sampler.choice(lexicon.generic.verbs[cue.vocabulary_half :: 2]),
+        generator.noun_phrase(topic, noun=generator.sampler.choice(lexicon.ambiguous_nouns).noun),
+    )
+
+
+def _clause_sentence(
+    generator: SentenceGenerator, clause: _Clause, cue: _Cue, field: int
+) -> list[str]:
+    """Write a sentence of 8 or 9 words, with two cues between its subject and its verb or at its end."""
+    sampler = generator.sampler
+    topic = cue.noun.topics[field]
+    vocabulary = generator.lexicon.topics[topic]
+    half = slice(cue.vocabulary_half, None, 2)
+    attractor: list[str] = []
+    rest: list[str] = []
+    if cue.on_left:
+        relative = generator.lexicon.relative_pronouns[clause.subject.is_plural]
+        cue_noun = generator.noun_phrase(topic, noun=sampler.choice(vocabulary.nouns[half]))
+        attractor = [relative, *cue_noun.words, sampler.choice(vocabulary.verbs[half])]
+    else:
+        rest = [
+            sampler.choice(vocabulary.adjectives[half]),
+            sampler.choice(vocabulary.adverbs[half]),
+        ]
+    auxiliary = generator.lexicon.auxiliaries[NUM_FIELDS][clause.subject.is_plural]
+    before = [*clause.subject.words, *attractor, auxiliary]
+    return [*before, clause.verb, *clause.following.words, *rest, generator.full_stop]
+
+
 # Sentiment: two or three opinions, negated or not; after a contrast the last one decides. Reviews
 # use the words and topics of the review domain.
 
@@ -516,4 +602,5 @@ TASK_BUILDERS: dict[str, Callable[[GeneratorConfig], SyntheticTask]] = {
     "entities": _build_entities,
     "agreement": _build_agreement,
     "order": _build_order,
+    "roles": _build_roles,
 }

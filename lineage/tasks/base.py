@@ -110,6 +110,14 @@ class Kind:
         """Something is trained on the task's items; other kinds are answered zero-shot."""
         return self.answer.answered_by in ("head", "translator")
 
+    @property
+    def labels_new_items(self) -> bool:
+        """A system of this kind is worth keeping: people have items whose labels it can give.
+
+        Without `label_columns`, the labels follow from the texts by a rule.
+        """
+        return self.has_train_split and bool(self.label_columns)
+
     def suits_setfit(self, task: Task) -> bool:
         """Return whether SetFit can learn a task of this kind: one text has one label."""
         return self.unit == "text" and self.answer.has_one_label and not self.is_text_pair(task)

@@ -213,14 +213,14 @@ def make_example(task: Task) -> dict[str, Any]:
 
 
 def choose_columns(table: SampleTable) -> ColumnChoice | None:
-    """Return the columns of a pronoun, of several candidates and of their starts, if there are.
+    """Return the columns of a pronoun, of its candidates and of their starts, if there are.
 
     Raises InputError, also for a table like GAP's, which has no label.
     """
     starts = _find_start_columns(table)
     pronouns = [name for name in starts if name.lower() == PRONOUN_NAME]
     candidates = [name for name in starts if name not in pronouns]
-    if not pronouns or len(candidates) < 2:
+    if not pronouns or not candidates:
         return None
     others = table.without([*starts, *starts.values()])
     texts = table.requested.text or others.choose_texts()[0]

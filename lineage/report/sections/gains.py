@@ -265,9 +265,10 @@ def _describe_model_gains(models: Sequence[str], summary: GainSummary, start: st
         names = join_with_and(not_shown)
         sentences.append(f"{lead} could not show that {added} helped {names}.")
     if unknown:
+        verb = "gain" if len(unknown) > 1 else "gains"
         sentences.append(
-            f"Whether {join_with_and(unknown)} gain is not known: there are fewer than {MIN_SEEDS} "
-            "seeds of fine-tuning."
+            f"Whether {join_with_and(unknown)} {verb} is not known: there are fewer than "
+            f"{MIN_SEEDS} seeds of fine-tuning."
         )
     if worse:
         if not sentences:

@@ -78,6 +78,7 @@ from lineage.report.section import (
 )
 from lineage.report.styles import find_weak_models, model_style
 from lineage.results import OUTSIDE_FAMILY
+from lineage.tasks.base import load_kind
 
 NEXT_STEPS = {
     "nothing above chance": "Label more, or let models read more text",
@@ -315,22 +316,22 @@ def _notes_on_use(report: ReportData, choices: Sequence[str]) -> Iterator[Paragr
         for count in choices:
             own = {one.task: one for one in report.decisions if one.label_count == count}
             option = "" if count == choices[-1] else f" --labels {count}"
-            texts = [_describe_prediction([*own], option), _describe_refits(report, own)]
+            texts = [_describe_prediction(report, [*own], option), _describe_refits(report, own)]
             yield from (
                 Paragraph(text, "note", has_markup=True, labels=count, only="html")
                 for text in texts
                 if text
             )
     largest = find_largest_decisions(report.decisions)
-    tasks = [one.task for one in largest.values() if one.label_count != "none"]
-    texts = [_describe_prediction(tasks, ""), _describe_refits(report, largest)]
+    texts = [_describe_prediction(report, [*largest], ""), _describe_refits(report, largest)]
     only: Only = "markdown" if len(choices) > 1 else ""
     yield from (Paragraph(text, "note", has_markup=True, only=only) for text in texts if text)
 
 
-def _describe_prediction(tested: Sequence[str], option: str) -> str:
+def _describe_prediction(report: ReportData, tested: Sequence[str], option: str) -> str:
     """Tell how `lineage predict` uses these systems: for tasks, and not for extra test sets."""
-    tasks = list(dict.fromkeys(split_test_set(one)[0] for one in tested))
+    used = [one for one in tested if _labels_new_items(report, one)]
+    tasks = list(dict.fromkeys(split_test_set(one)[0] for one in used))
     if not tasks:
         return ""
     others = f"; likewise for {', '.join(tasks[1:])}" if len(tasks) > 1 else ""
@@ -340,6 +341,11 @@ def _describe_prediction(tested: Sequence[str], option: str) -> str:
         f"Label a file{chosen}, in the study's folder: "
         f"`lineage predict FILE -o OUT.csv --task {tasks[0]}{option}`{others}."
     )
+
+
+def _labels_new_items(report: ReportData, task: str) -> bool:
+    first, *_ = report.analysis.scores_of_task(task)
+    return load_kind(first.kind).labels_new_items
 
 
 def _describe_refits(report: ReportData, decisions: Mapping[str, Decision]) -> str:
