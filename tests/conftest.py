@@ -34,7 +34,7 @@ from tests.helpers.checkout import RUN_STUDY, create_own_study, run_command  # n
 # The files that take longest, so that no process is left with one of them at the end: those that
 # wait for processes while the demo's own compute, then those that run single stages or train.
 FIRST = (
-    *("test_demo.py", "test_workers.py", "test_prefect_server.py", "test_sender.py"),
+    *("test_demo.py", "test_workers.py", "test_sender.py"),
     *("test_study.py", "test_flows.py", "test_refit.py", "test_forecast.py", "test_training.py"),
     *("test_add_a_method.py", "test_text_curves.py", "test_sweep.py", "test_versions.py"),
     *("test_continued_pretraining.py", "test_tracking.py", "test_mlflow_store.py"),
