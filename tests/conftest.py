@@ -95,14 +95,20 @@ def project(finished_project: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run_stage(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
+def run_stage(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
     """Return a function that runs a stage in a folder and returns its exit code and stderr."""
-    # Tests of processes do not need the library, so it is imported here.
+    # Tests of processes do not need the library, so it is imported here, and below.
     from tests.helpers.user_project import run_stage
 
-    return functools.partial(run_stage, monkeypatch=monkeypatch, capsys=capsys)
+    return functools.partial(run_stage, monkeypatch=monkeypatch)
+
+
+@pytest.fixture
+def run_stages(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that runs stages in a folder, each of which must succeed."""
+    from tests.helpers.user_project import run_stages
+
+    return functools.partial(run_stages, monkeypatch=monkeypatch)
 
 
 @pytest.fixture
