@@ -7,6 +7,7 @@ import functools
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,15 @@ for name, value in {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
 }.items():
     os.environ[name] = value
+# Flushing a file to a disk takes milliseconds, and the tests flush thousands: temporary files are
+# in memory, where it has room for all of them.
+MEMORY = Path("/dev/shm")
+MIN_FREE_BYTES = 4 * 2**30
+if "TMPDIR" not in os.environ and MEMORY.is_dir():
+    memory = os.statvfs(MEMORY)
+    if memory.f_bavail * memory.f_frsize > MIN_FREE_BYTES and not memory.f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"] = str(MEMORY)
+        tempfile.tempdir = None  # pytest has asked for it before
 # A shell that starts the tests in the background makes them ignore Ctrl-C, and the runs that
 # they interrupt too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
