@@ -61,40 +61,44 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
 
 
+def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Any]) -> Path:
+    """Return a folder that the first of several test processes makes, and no test changes."""
+    base = factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    made = shared / name
+    with FileLock(f"{made}.lock"):
+        if not made.exists():
+            make(made)
+    return made
+
+
 @pytest.fixture(scope="session")
 def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's own study after a run; a test that changes it copies it first.
 
-    Of several test processes, the first that needs it makes it, and each has its own copy.
+    Each test process has its own copy.
     """
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return make_finished_project(tmp_path_factory.mktemp("finished"))
-    made = tmp_path_factory.getbasetemp().parent / "finished"  # the folder of all processes
-    with FileLock(f"{made}.lock"):
-        if not made.exists():
-            make_finished_project(made)
+
+    def make(folder: Path) -> None:
+        run_command(create_own_study(folder / "study"), *RUN_STUDY)
+
+    made = make_once(tmp_path_factory, "finished", make)
     copy = tmp_path_factory.mktemp("finished") / "copy"
     shutil.copytree(made, copy, symlinks=True)
     return copy / "study"
-
-
-def make_finished_project(folder: Path) -> Path:
-    """Create a user's own study and run it."""
-    study = create_own_study(folder / "study")
-    run_command(study, *RUN_STUDY)
-    return study
 
 
 @pytest.fixture(scope="session")
 def finished_toy_project(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A project of toy stages after a run; a test that changes it copies it first."""
     # Most tests do not need toy stages, so their helper is imported here.
-    from tests.helpers.toy_project import make_project
+    from tests.helpers.toy_project import Project, make_project
 
-    project = make_project(tmp_path_factory.mktemp("ran"))
-    result = project.run("run", "--no-prefect", "--jobs", "2")
-    assert result.returncode == 0, result.stdout + result.stderr
-    return project
+    def make(folder: Path) -> None:
+        result = make_project(folder).run("run", "--no-prefect", "--jobs", "2")
+        assert result.returncode == 0, result.stdout + result.stderr
+
+    return Project(make_once(tmp_path_factory, "ran", make) / "project")
 
 
 @pytest.fixture
@@ -132,9 +136,11 @@ def empty_mlflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a database of MLflow without runs, to copy: creating one takes seconds."""
     from mlflow import MlflowClient
 
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        MlflowClient(f"sqlite:///{folder}/mlflow.db").search_experiments()
+
+    return make_once(tmp_path_factory, "mlflow", make) / "mlflow.db"
 
 
 @pytest.fixture
