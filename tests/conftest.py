@@ -45,12 +45,13 @@ from tests.helpers.checkout import RUN_STUDY, create_own_study, run_command  # n
 # wait for processes while the demo's own compute, then those that run single stages or train.
 FIRST = (
     *("test_demo.py", "test_workers.py", "test_sender.py"),
-    *("test_study.py", "test_flows.py", "test_refit.py", "test_forecast.py", "test_training.py"),
+    *("test_study.py", "test_flows.py", "test_forecast.py", "test_training.py"),
     *("test_add_a_method.py", "test_text_curves.py", "test_sweep.py", "test_versions.py"),
     *("test_continued_pretraining.py", "test_tracking.py", "test_mlflow_store.py"),
     *("test_server.py", "test_bundle.py", "test_repository.py", "test_trials.py"),
     *("test_trial_races.py", "test_target_leaks.py", "test_modern_transformer.py"),
-    *("test_pairs_and_choices.py", "test_statistics.py", "test_tasks.py", "test_bad_input.py"),
+    *("test_pairs_and_choices.py", "test_committed_reports.py", "test_statistics.py"),
+    *("test_tasks.py", "test_bad_input.py"),
 )
 
 
