@@ -7,6 +7,7 @@ import functools
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,15 @@ for name, value in {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
 }.items():
     os.environ[name] = value
+# Flushing a file to a disk takes milliseconds, and the tests flush thousands: temporary files are
+# in memory, where it has room for all of them.
+MEMORY = Path("/dev/shm")
+MIN_FREE_BYTES = 4 * 2**30
+if "TMPDIR" not in os.environ and MEMORY.is_dir():
+    memory = os.statvfs(MEMORY)
+    if memory.f_bavail * memory.f_frsize > MIN_FREE_BYTES and not memory.f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"] = str(MEMORY)
+        tempfile.tempdir = None  # pytest has asked for it before
 # A shell that starts the tests in the background makes them ignore Ctrl-C, and the runs that
 # they interrupt too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -34,13 +44,14 @@ from tests.helpers.checkout import RUN_STUDY, create_own_study, run_command  # n
 # The files that take longest, so that no process is left with one of them at the end: those that
 # wait for processes while the demo's own compute, then those that run single stages or train.
 FIRST = (
-    *("test_demo.py", "test_workers.py", "test_prefect_server.py", "test_sender.py"),
-    *("test_study.py", "test_flows.py", "test_refit.py", "test_forecast.py", "test_training.py"),
+    *("test_demo.py", "test_workers.py", "test_sender.py"),
+    *("test_study.py", "test_flows.py", "test_forecast.py", "test_training.py"),
     *("test_add_a_method.py", "test_text_curves.py", "test_sweep.py", "test_versions.py"),
     *("test_continued_pretraining.py", "test_tracking.py", "test_mlflow_store.py"),
     *("test_server.py", "test_bundle.py", "test_repository.py", "test_trials.py"),
     *("test_trial_races.py", "test_target_leaks.py", "test_modern_transformer.py"),
-    *("test_pairs_and_choices.py", "test_statistics.py", "test_tasks.py", "test_bad_input.py"),
+    *("test_pairs_and_choices.py", "test_committed_reports.py", "test_statistics.py"),
+    *("test_tasks.py", "test_bad_input.py"),
 )
 
 
@@ -51,40 +62,44 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
 
 
+def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Any]) -> Path:
+    """Return a folder that the first of several test processes makes, and no test changes."""
+    base = factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    made = shared / name
+    with FileLock(f"{made}.lock"):
+        if not made.exists():
+            make(made)
+    return made
+
+
 @pytest.fixture(scope="session")
 def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's own study after a run; a test that changes it copies it first.
 
-    Of several test processes, the first that needs it makes it, and each has its own copy.
+    Each test process has its own copy.
     """
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return make_finished_project(tmp_path_factory.mktemp("finished"))
-    made = tmp_path_factory.getbasetemp().parent / "finished"  # the folder of all processes
-    with FileLock(f"{made}.lock"):
-        if not made.exists():
-            make_finished_project(made)
+
+    def make(folder: Path) -> None:
+        run_command(create_own_study(folder / "study"), *RUN_STUDY)
+
+    made = make_once(tmp_path_factory, "finished", make)
     copy = tmp_path_factory.mktemp("finished") / "copy"
     shutil.copytree(made, copy, symlinks=True)
     return copy / "study"
-
-
-def make_finished_project(folder: Path) -> Path:
-    """Create a user's own study and run it."""
-    study = create_own_study(folder / "study")
-    run_command(study, *RUN_STUDY)
-    return study
 
 
 @pytest.fixture(scope="session")
 def finished_toy_project(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A project of toy stages after a run; a test that changes it copies it first."""
     # Most tests do not need toy stages, so their helper is imported here.
-    from tests.helpers.toy_project import make_project
+    from tests.helpers.toy_project import Project, make_project
 
-    project = make_project(tmp_path_factory.mktemp("ran"))
-    result = project.run("run", "--no-prefect", "--jobs", "2")
-    assert result.returncode == 0, result.stdout + result.stderr
-    return project
+    def make(folder: Path) -> None:
+        result = make_project(folder).run("run", "--no-prefect", "--jobs", "2")
+        assert result.returncode == 0, result.stdout + result.stderr
+
+    return Project(make_once(tmp_path_factory, "ran", make) / "project")
 
 
 @pytest.fixture
@@ -95,14 +110,20 @@ def project(finished_project: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run_stage(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
+def run_stage(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
     """Return a function that runs a stage in a folder and returns its exit code and stderr."""
-    # Tests of processes do not need the library, so it is imported here.
+    # Tests of processes do not need the library, so it is imported here, and below.
     from tests.helpers.user_project import run_stage
 
-    return functools.partial(run_stage, monkeypatch=monkeypatch, capsys=capsys)
+    return functools.partial(run_stage, monkeypatch=monkeypatch)
+
+
+@pytest.fixture
+def run_stages(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that runs stages in a folder, each of which must succeed."""
+    from tests.helpers.user_project import run_stages
+
+    return functools.partial(run_stages, monkeypatch=monkeypatch)
 
 
 @pytest.fixture
@@ -116,9 +137,11 @@ def empty_mlflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a database of MLflow without runs, to copy: creating one takes seconds."""
     from mlflow import MlflowClient
 
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        MlflowClient(f"sqlite:///{folder}/mlflow.db").search_experiments()
+
+    return make_once(tmp_path_factory, "mlflow", make) / "mlflow.db"
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ from tests.helpers.trainings import (
     build_train_context,
     record_run_training,
 )
-from tests.helpers.user_project import make_project, run_stage, write_params
+from tests.helpers.user_project import RunStages, make_project, write_params
 
 TEXTS = [*tiny.documents()[:20]]
 HELD_OUT = [*tiny.documents()[20:21]]
@@ -349,27 +349,17 @@ def test_pretraining_on_the_target_alone_has_its_own_vocabulary_and_ends_early(
 
 
 def test_the_stages_pretrain_on_the_target_alone_and_evaluate_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run_stages: RunStages
 ) -> None:
     """Nothing of the pretrained model is read."""
-
-    def run(*command: str) -> None:
-        code, text = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
-        assert code == 0, text
-
     tree = make_project(tmp_path)
     tree["grid"] |= {"target_only_models": ["gpt"], "label_counts": ["all"], "finetune_seeds": [0]}
     tree["budget"] |= {"text_bytes": 6_000, "body_parameters": 100_000}
     tree["tasks"]["mood"]["max_words"] = 20
     tree["models"]["gpt"]["pretrain"] |= {"batch_size": 2, "seq_len": 60}
     write_params(tmp_path, tree)
-    for command in (
-        ("sources",),
-        ("task", "mood"),
-        ("target_only", "gpt", "0", "mood"),
-        ("evaluate", "gpt", "0", "mood", "--target-only"),
-    ):
-        run(*command)
+    commands = ("target_only gpt 0 mood", "evaluate gpt 0 mood --target-only")
+    run_stages(tmp_path, "sources", "task mood", *commands)
     folder = tmp_path / "artifacts/target_only/gpt/0/mood"
     text_bytes = read_json(folder / "spent.json")["text_bytes"]
     assert 0 < text_bytes <= 6_500
@@ -381,7 +371,7 @@ def test_the_stages_pretrain_on_the_target_alone_and_evaluate_it(
     curve = read_table(results / "curves/target_only-gpt-0-mood.parquet")
     assert curve["progress"].iloc[-1] <= 1
     before = (folder / "model.safetensors").read_bytes()
-    run("target_only", "gpt", "0", "mood")
+    run_stages(tmp_path, "target_only gpt 0 mood")
     assert (folder / "model.safetensors").read_bytes() == before
 
 

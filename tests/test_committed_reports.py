@@ -1,5 +1,6 @@
 """The reports of real studies in reports/ follow from the results and predictions beside them."""
 
+import functools
 import json
 import re
 import shutil
@@ -11,14 +12,16 @@ import pandas as pd
 import pytest
 
 from lineage.analysis.decision import SAME_COST_FACTOR, SHORTEST_SECONDS
-from lineage.analysis.records import System
+from lineage.analysis.records import ClaimFinding, System
 from lineage.analysis.statistics import CONFIDENCE_LEVEL, EQUIVALENCE_MARGIN, POWER
 from lineage.answers.metrics import RANKING_METRICS
 from lineage.artifacts import read_json
+from lineage.config.records import parse_record
 from lineage.data.contamination import MAX_NGRAM_WORDS
 from lineage.report.evidence import EVIDENCE_DIR, rebuild_report
 from lineage.report.formatting import format_model, format_use
 from tests.helpers.checkout import ROOT
+from tests.helpers.documents import load_generator
 
 MAX_PAGE_BYTES = 1_000_000
 LABEL_CHART = re.compile("<title>[^<]*, scores with [^<]* labels: [^<]*</title>")
@@ -51,12 +54,22 @@ def report(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made_again(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the report that its evidence gives."""
-    folder = tmp_path_factory.mktemp(report.name)
-    shutil.copytree(report / EVIDENCE_DIR, folder / EVIDENCE_DIR)
-    rebuild_report(folder)
-    return folder
+def make_again(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """Return a function that returns a folder with the report that the evidence of one gives."""
+
+    @functools.cache
+    def make(report: Path) -> Path:
+        folder = tmp_path_factory.mktemp(report.name)
+        shutil.copytree(report / EVIDENCE_DIR, folder / EVIDENCE_DIR)
+        rebuild_report(folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def made_again(report: Path, make_again: Callable[[Path], Path]) -> Path:
+    return make_again(report)
 
 
 def test_a_committed_report_is_made_again_from_its_evidence(report: Path, made_again: Path) -> None:
@@ -250,6 +263,18 @@ def test_no_verdict_of_a_claim_differs_from_its_interval(made_again: Path) -> No
         assert one["verdict"] == "equivalent" or sign == {"better": 1, "worse": -1}.get(
             one["verdict"], 0
         )
+
+
+def test_the_page_of_claims_shows_the_verdicts_of_the_reports(
+    make_again: Callable[[Path], Path],
+) -> None:
+    found = {}
+    for report in REPORTS:
+        claims = read_json(make_again(report) / "comparison.json")["claims"]
+        found[report.name] = [parse_record(ClaimFinding, one, report.name) for one in claims]
+    page = (ROOT / "docs/reference/claims.md").read_text(encoding="utf-8")
+    expected = load_generator().format_claims(found)
+    assert page == expected, "run `python docs/reference/generate.py`"
 
 
 NUMBER = re.compile(r"[+−]?\d+(?:,\d{3})*(?:\.\d+)?")

@@ -18,8 +18,8 @@ from lineage.language import split_words
 from lineage.report.notes import format_reason
 from tests.helpers.study_rows import GRID, Study, write_overlap
 from tests.helpers.user_project import (
+    RunStage,
     make_project,
-    run_stage,
     without_repeat_warnings,
     write_params,
 )
@@ -96,7 +96,7 @@ def test_the_index_finds_the_same_items_as_a_comparison_of_all_ngrams() -> None:
 
 
 def test_the_stage_searches_the_corpus_and_the_unlabelled_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run_stage: RunStage
 ) -> None:
     params = make_project(tmp_path)
     mood_task = params["tasks"]["mood"]
@@ -127,7 +127,7 @@ def test_the_stage_searches_the_corpus_and_the_unlabelled_text(
         ("contamination", "mood"),
         ("contamination", "folded"),
     ):
-        code, message = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        code, message = run_stage(tmp_path, *command)
         assert (code, without_repeat_warnings(message)) == (0, "")
     mood_overlap, folded_overlap = (
         artifacts.read_table(
@@ -157,11 +157,9 @@ def test_the_stage_searches_the_corpus_and_the_unlabelled_text(
     params["report"] = {"split": "validation"}
     params["grid"] |= {"tasks": ["mood"]}
     write_params(tmp_path, params)
-    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert run_stage(tmp_path, "sources")[0] == 0
     (tmp_path / "artifacts/tasks/mood/test.parquet").write_bytes(b"not to be read")
-    assert (
-        run_stage(tmp_path, "contamination", "mood", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
-    )
+    assert run_stage(tmp_path, "contamination", "mood")[0] == 0
     mood_overlap, items = (
         artifacts.read_table(tmp_path / f"artifacts/{name}.parquet")
         for name in ("results/contamination/contamination-mood", "tasks/mood/validation")

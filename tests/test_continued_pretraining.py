@@ -35,7 +35,7 @@ from tests.helpers.public_checkpoints import (
 from tests.helpers.public_project import public_model_block, run_refused_sources
 from tests.helpers.study_rows import analyze
 from tests.helpers.trainings import DEMO_PARAMS
-from tests.helpers.user_project import make_project, run_stage, run_stages, write_params
+from tests.helpers.user_project import RunStage, RunStages, make_project, write_params
 
 BUDGET_BYTES = 12_000
 CONTINUED = family.ContinuedPretrainSettings(batch_size=4, seq_len=24, continue_on_corpus=True)
@@ -190,7 +190,7 @@ def test_the_same_checkpoint_as_it_is_is_found_for_a_continued_one(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_continued_checkpoint_goes_through_the_stages_and_is_marked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run_stages: RunStages
 ) -> None:
     tree = make_continued_project(tmp_path)
     tree["grid"]["text_shares"] = [0.5]
@@ -201,7 +201,7 @@ def test_a_continued_checkpoint_goes_through_the_stages_and_is_marked(
         for seed in (0, 1):
             commands += [f"pretrain {name} {seed}", f"evaluate {name} {seed} mood"]
     commands += ["ngram", "adapt continued 0 mood", "evaluate continued 0 mood --adapted"]
-    run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
+    run_stages(tmp_path, *commands)
     outputs = tmp_path / "artifacts"
     assert TokenizedCorpus.load(outputs / "tokens/continued", "train").text_bytes > 0
     assert not [*(outputs / "tokens/as_it_is").glob("*.npy")]
@@ -258,7 +258,7 @@ def test_a_continued_checkpoint_goes_through_the_stages_and_is_marked(
 
 
 def test_what_cannot_continue_is_refused_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run_stage: RunStage
 ) -> None:
     tree = make_project(tmp_path)
     save_checkpoint("electra", tmp_path / "electra")
@@ -270,9 +270,7 @@ def test_what_cannot_continue_is_refused_before_anything_runs(
         block["pretrain"] |= {"continue_on_corpus": True, **pretrain_keys}
         models = tree["models"] | {"other": block}
         grid = tree["grid"] | {"models": ["gpt", "other"]}
-        return run_refused_sources(
-            tmp_path, tree | {"models": models, "grid": grid}, monkeypatch, capsys
-        )
+        return run_refused_sources(tmp_path, tree | {"models": models, "grid": grid}, run_stage)
 
     where = "params.yaml: models.other.pretrain.continue_on_corpus: "
     for name, model_type in (("electra", "electra"), ("deberta", "deberta-v2")):
@@ -337,10 +335,7 @@ def test_a_damaged_resume_point_is_dropped_and_the_weights_are_the_same(
 
 @pytest.mark.parametrize("is_encoder", [True, False])
 def test_going_on_with_a_sentence_encoder_is_warned_of(
-    is_encoder: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    is_encoder: bool, tmp_path: Path, run_stage: RunStage
 ) -> None:
     tree = make_project(tmp_path)
     save = save_sentence_encoder if is_encoder else partial(save_checkpoint, "bert")
@@ -350,7 +345,7 @@ def test_going_on_with_a_sentence_encoder_is_warned_of(
     tree["models"] |= {"as_it_is": as_it_is, "continued": continued}
     tree["grid"] |= {"models": ["as_it_is", "continued"], "adapt_models": [], "adapt_tasks": []}
     write_params(tmp_path, tree)
-    code, printed = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+    code, printed = run_stage(tmp_path, "sources")
     assert code == 0, printed
     assert (
         "models.continued.pretrain.continue_on_corpus: one is a sentence" in printed
@@ -430,16 +425,11 @@ def test_a_detour_of_modernbert_keeps_its_local_attention(tmp_path: Path) -> Non
     ],
 )
 def test_a_detour_that_cannot_be_taken_is_refused(
-    kind: str,
-    share: float,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    kind: str, share: float, message: str, tmp_path: Path, run_stage: RunStage
 ) -> None:
     tree = make_project(tmp_path)
     save_checkpoint(kind, tmp_path / "one")
     keys = {"continue_on_corpus": True, "causal_share": share, "seq_len": 24}
     tree["models"] |= {"other": public_model_block("one", pretrain=keys)}
     tree["grid"] |= {"models": ["gpt", "other"]}
-    assert message in run_refused_sources(tmp_path, tree, monkeypatch, capsys)
+    assert message in run_refused_sources(tmp_path, tree, run_stage)

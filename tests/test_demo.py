@@ -6,7 +6,6 @@ language is synthetic.
 
 import contextlib
 import csv
-import json
 import math
 import re
 import shutil
@@ -16,13 +15,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from mlflow import MlflowClient
 
 from flows.plan import set_cache_folder
-from lineage.artifacts import read_json, read_table
+from lineage.analysis.records import read_analysis
+from lineage.artifacts import read_json, read_table, write_table
 from lineage.config.records import read_yaml
 from tests.helpers.checkout import (
     MAKE,
     ROOT,
+    RUN_STUDY,
     Demo,
     clone,
     commit,
@@ -32,14 +34,14 @@ from tests.helpers.checkout import (
     stage_outcomes,
 )
 from tests.helpers.private_text import find_leaks
-from tests.helpers.user_project import mood_reviews
+from tests.helpers.user_project import RunStage, mood_reviews
 
 # The context that the direction of each contextual family can see.
 CONTEXTS = {"ulmfit": "left", "gpt": "left", "elmo": "both", "bert": "both"}
 STATIC = "word2vec"
 FIVE_FAMILIES = pytest.param({}, id="five families", marks=pytest.mark.slow)
 # One static family and one language model of half the size; three tasks, one seed, fewer labels,
-# two thirds of the text.
+# two thirds of the text, from half of the corpus.
 TWO_FAMILIES = pytest.param(
     {
         "grid__models": [STATIC, "ulmfit"],
@@ -47,12 +49,14 @@ TWO_FAMILIES = pytest.param(
         "grid__finetune_seeds": [0],
         "grid__label_counts": ["all"],
         "grid__adapt_models": ["ulmfit"],
+        "corpora__general__sources": [{"generated": "synthetic", "num_documents": 1000}],
         "budget__text_bytes": 2_000_000,
         "budget__body_parameters": 200_000,
         "tasks__sentiment__limit": {"train": 120, "validation": 60},
         "tasks__sense__limit": {"train": 240, "validation": 100},
         "defaults__evaluate__finetune__epochs": 3,
-        # No claim depends on the CRF.
+        # No claim depends on the trials of a probe, nor on the CRF.
+        "defaults__evaluate__linear_probe": {"l2": 0.001},
         "defaults__evaluate__bilstm_probe": {"epochs": 1, "min_steps": None},
     },
     id="two families",
@@ -289,12 +293,29 @@ def test_adaptation_lowers_the_loss_on_held_out_target_text(demo: Demo) -> None:
 
 
 def test_the_report_has_all_results_and_needs_no_network(demo: Demo) -> None:
-    comparison = json.loads((demo.folder / "reports/comparison.json").read_text())
-    with (demo.folder / "reports/results.csv").open() as stream:
+    reports = demo.folder / "reports"
+    comparison = read_json(reports / "comparison.json")
+    assert {"scores", "comparisons", "budget", "provenance", "results"} <= comparison.keys()
+    assert comparison["provenance"]["study"]
+    with (reports / "results.csv").open() as stream:
         assert sum(1 for _ in csv.reader(stream)) == len(comparison["results"]) + 1
-    page = (demo.folder / "reports/comparison.html").read_text()
+    analysis = read_analysis(reports / "results.json")
+    models = {score.system.model for score in analysis.scores}
+    assert models >= {*demo_families(demo.folder), "majority", "tfidf"}
+    assert [task.task for task in analysis.tasks] == demo_tasks(demo.folder)
+    for task in analysis.tasks:
+        for name, split in task.splits.items():
+            assert split.items == len(read_items(demo.folder, task.task, name))
+    for kind in ("html", "md"):
+        text = (reports / f"comparison.{kind}").read_text()
+        assert "ULMFiT, fine-tuned" in text and "Provenance" in text
+    page = (reports / "comparison.html").read_text()
     assert not re.search(r"""(src|href)=["']?https?:""", page)
     assert not re.search(r"<script[^>]*src", page)
+
+
+def read_items(folder: Path, task: str, split: str) -> pd.DataFrame:
+    return read_table(folder / f"artifacts/tasks/{task}/{split}.parquet")
 
 
 def test_no_sentence_of_the_data_occurs_in_the_outputs_of_a_run(demo: Demo) -> None:
@@ -447,3 +468,59 @@ def test_both_pages_show_the_run(demo: Demo) -> None:
     ((name, state),) = flows
     assert name.startswith("lineage, 20") and state == "COMPLETED"
     assert tasks >= set(stage_outcomes(demo.printed))
+
+
+def find_end_of_pipeline(folder: Path) -> int:
+    """Return when the study's run in MLflow has ended, in ms."""
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    (run,) = client.search_runs(experiments, "tags.stage = 'pipeline'")
+    assert run.info.end_time > run.info.start_time
+    return int(run.info.end_time)
+
+
+def read_files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_recommended_systems_are_fitted_again_and_only_once(
+    demo: Demo, tmp_path: Path, run_stage: RunStage
+) -> None:
+    ignored = shutil.ignore_patterns("cache", "__pycache__")
+    folder = tmp_path / "lineage"
+    shutil.copytree(demo.folder, folder, symlinks=True, ignore=ignored)
+    set_cache_folder(folder, demo.folder / ".dvc/cache")
+    decisions = read_json(folder / "reports/decisions.json")
+    records = [*(folder / "artifacts/refitted").glob("*/*/system.json")]
+    assert len(records) == sum(one["label_count"] != "none" for one in decisions) > 1
+    page = (folder / "reports/comparison.md").read_text()
+    sentences = {}
+    for path in records:
+        task = path.parents[1].name
+        record = read_json(path)
+        before = record["refit"]["train_examples"]
+        count = before + len(read_items(folder, task, "validation"))
+        assert record["train_examples"] == count
+        if record["label_count"] == "all":
+            assert f"{task} ({count:,}, not {before:,})" in page
+            learned = f"trained on {count:,} items with seed 0; when it was trained on {before:,}"
+            sentences[task] = f"-refitted (all labels; {learned}"
+    (folder / "new.csv").write_text("text\ngood\n")
+    options = ("new.csv", "-o", "out.csv", "--task", "sentiment")
+    printed = run_command(folder, "lineage", "predict", *options)
+    assert sentences["sentiment"] in printed
+
+    end_time = find_end_of_pipeline(folder)
+    outcomes = stage_outcomes(run_command(folder, *RUN_STUDY))
+    assert find_end_of_pipeline(folder) == end_time, "it lasts as long as its work"
+    assert {name for name, one in outcomes.items() if one == "ran"} == {"sources", "publish"}
+
+    # Nothing depends on the test items, even where another stage has not noticed their change.
+    refitted = folder / "artifacts/refitted/sense"
+    expected = read_files(refitted)
+    items = read_items(folder, "sense", "test")
+    path = folder / "artifacts/tasks/sense/test.parquet"
+    write_table(path, items.assign(label=1 - items["label"]))
+    shutil.rmtree(refitted)
+    assert run_stage(folder, "refit", "sense") == (0, "")
+    assert read_files(refitted) == expected

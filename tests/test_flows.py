@@ -291,19 +291,23 @@ def test_a_stopped_run_leaves_no_process_and_its_stages_save_a_checkpoint(
 
 def test_the_run_after_a_killed_one_waits_for_its_stages(project: Project) -> None:
     """The stages of a killed run end themselves, with time to save a checkpoint."""
-    stage = {"seconds": 60, "checkpoint": True, "save_seconds": 8, "child": 60}
+    stage = {"seconds": 60, "checkpoint": True, "save_after": ".lineage/waits", "child": 60}
     project.set_params(models__a__make=stage)
-    run = project.start(*LOCAL)
+    killed = project.start(*LOCAL)
     wait_until(lambda: has_sleeping_child(project))
-    run.kill()
-    run.wait()
+    killed.kill()
+    killed.wait()
     project.set_params(models__a__make={"value": 2})
-    result = project.run(*LOCAL)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stderr.count("waiting for the stages of a run that was killed") == 1
+    run = project.start(*LOCAL)
+    assert "waiting for the stages of a run that was killed\n" in run.stdout
+    assert not (project.root / ".lineage" / "checkpoint").exists()
+    (project.root / ".lineage" / "waits").touch()
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == 0, output
+    assert "waiting for the stages" not in output
     assert (project.root / ".lineage" / "checkpoint").read_text() == "saved"
     assert project_processes(project) == []
-    run.communicate()
+    killed.communicate()
 
 
 def checks_parameters(process: psutil.Process) -> bool:

@@ -179,15 +179,17 @@ def test_the_forecast_says_for_which_machine_it_is(capsys: pytest.CaptureFixture
 
 def prepare_study(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     """Write a user's project, and prepare its data as the stage sources does."""
+    monkeypatch.setattr("lineage.forecast.rehearsal.TRAINING_SECONDS", 1.0)
     user_project.make_project(folder)
     monkeypatch.chdir(folder)
+    evaluate = {"finetune": user_project.SHORT_FINETUNING, "linear_probe": {"l2": 0.01}}
     small = {
         "architecture": {"num_layers": 2, "num_heads": 2},
         "pretrain": {"seq_len": 64},
         "tokenizer": {"vocab_size": 400},
-        "evaluate": {"finetune": user_project.SHORT_FINETUNING},
+        "evaluate": evaluate,
     }
-    static = {"tokenizer": {"vocab_size": 200}, "evaluate": small["evaluate"]}
+    static = {"tokenizer": {"vocab_size": 200}, "evaluate": evaluate}
     params = small_params(
         budget={"body_parameters": 40_000, "text_bytes": 20_000},
         tasks={"mood": {"max_words": 24}},

@@ -171,7 +171,7 @@ def test_parts_of_one_length_are_one_reading_of_the_text(
 
     text = tiny.corpus(name)
     monkeypatch.setattr(MaskedWindows, "read_windows", record)
-    settings = pretrain | {"num_parts": 3, "batch_size": 2, "seq_len": 23}
+    settings = pretrain | {"num_parts": 3, "batch_size": 4, "seq_len": 23}
     output, _ = pretrain_tiny_model(name, tmp_path, 2 * text.text_bytes, pretrain=settings)
     assert output.status == "ok"
     counts = np.bincount(read, minlength=len(text.ids) // 21)

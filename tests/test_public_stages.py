@@ -16,7 +16,7 @@ from lineage.report.notes import format_reason
 from lineage.synthetic.grammar import generate_documents
 from tests.helpers.public_checkpoints import build_hf_model, replace_tensors, save_checkpoint
 from tests.helpers.public_project import Tree, public_model_block, run_refused_sources
-from tests.helpers.user_project import make_project, run_stages, write_params
+from tests.helpers.user_project import RunStage, RunStages, make_project, run_stages, write_params
 
 PUBLIC = ("other_bert", "other_gpt")
 ADAPTED = ("gpt", "other_bert", "other_gpt")
@@ -104,13 +104,7 @@ def make_public_project(folder: Path) -> Tree:
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run all stages of the project except publish."""
     folder = tmp_path_factory.mktemp("study")
-    patch = pytest.MonkeyPatch()
     tree = make_public_project(folder)
-
-    class Quiet:
-        def readouterr(self) -> Any:
-            return type("Said", (), {"err": ""})
-
     commands = ["sources", "corpus general"]
     for task in TASKS:
         commands += [f"task {task}", f"contamination {task}", f"baselines {task}"]
@@ -120,8 +114,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
             commands.append(f"pretrain {name} {seed}")
             commands += [f"evaluate {name} {seed} {task}" for task in TASKS]
             commands += [f"adapt {name} {seed} mood", f"evaluate {name} {seed} mood --adapted"]
-    run_stages(folder, *commands, "ngram", "report", monkeypatch=patch, capsys=Quiet())
-    patch.undo()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run_stages(folder, *commands, "ngram", "report", monkeypatch=monkeypatch)
     return folder
 
 
@@ -198,19 +192,15 @@ def test_public_models_are_unmatched_and_compared_but_never_lead(study: Path) ->
 
 
 def test_invalid_public_models_are_refused_by_the_sources_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_stage: RunStage
 ) -> None:
     tree = make_project(tmp_path)
     save_checkpoint("bert", tmp_path / "one", model=build_hf_model("bert").bert)
 
     def refusal(changes: Tree | None = None, **grid: Any) -> str:
         models = tree["models"] | {"other": public_model_block("one") | (changes or {})}
-        return run_refused_sources(
-            tmp_path,
-            tree | {"models": models, "grid": tree["grid"] | {"models": ["gpt", "other"]} | grid},
-            monkeypatch,
-            capsys,
-        )
+        own_grid = tree["grid"] | {"models": ["gpt", "other"]} | grid
+        return run_refused_sources(tmp_path, tree | {"models": models, "grid": own_grid}, run_stage)
 
     assert "grid.adapt_models: other: " in (message := refusal(adapt_models=["gpt", "other"]))
     assert "no head of a language model" in message
@@ -240,7 +230,7 @@ def test_invalid_public_models_are_refused_by_the_sources_stage(
 
 
 def test_the_default_sequence_length_fits_the_positions_of_the_model(
-    tmp_path: Path, monkeypatch: Any, capsys: Any
+    tmp_path: Path, run_stage: RunStage, run_stages: RunStages
 ) -> None:
     tree = make_project(tmp_path)
     default_pretrain = fill_in_defaults("public", {"family": "public"})["pretrain"]
@@ -249,22 +239,18 @@ def test_the_default_sequence_length_fits_the_positions_of_the_model(
     tree["models"]["other"] = public_model_block(
         "one", family="public", pretrain=default_pretrain | {"seq_len": 128}
     )
-    message = run_refused_sources(tmp_path, tree, monkeypatch, capsys)
+    message = run_refused_sources(tmp_path, tree, run_stage)
     assert "models.other.pretrain.seq_len: 128 is more than the 61 positions" in message
     tree["models"]["other"]["pretrain"] = default_pretrain
     write_params(tmp_path, tree)
     commands = ("sources", "tokenizer other", "pretrain other 0")
-    run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
-    assert (
-        artifacts.read_json(tmp_path / "artifacts/pretrained/other/0/config.json")["pretrain"][
-            "seq_len"
-        ]
-        == 61
-    )
+    run_stages(tmp_path, *commands)
+    config = artifacts.read_json(tmp_path / "artifacts/pretrained/other/0/config.json")
+    assert config["pretrain"]["seq_len"] == 61
 
 
 def test_adaptation_accumulates_gradients_over_several_batches(
-    tmp_path: Path, monkeypatch: Any, capsys: Any
+    tmp_path: Path, run_stages: RunStages
 ) -> None:
     tree = make_project(tmp_path)
     save_checkpoint("gpt2", tmp_path / "one")
@@ -278,7 +264,7 @@ def test_adaptation_accumulates_gradients_over_several_batches(
     commands = ["sources", "task mood"]
     for name in ("one", "three"):
         commands += [f"tokenizer {name}", f"pretrain {name} 0", f"adapt {name} 0 mood"]
-    run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
+    run_stages(tmp_path, *commands)
     steps = {}
     for name in ("one", "three"):
         folder = tmp_path / f"artifacts/adapted/{name}/0/mood"
@@ -289,7 +275,7 @@ def test_adaptation_accumulates_gradients_over_several_batches(
 
 
 def test_a_changed_folder_changes_the_record_of_the_sources_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run_stages: RunStages
 ) -> None:
     tree = make_project(tmp_path)
     folder = save_checkpoint("bert", tmp_path / "one")
@@ -298,7 +284,7 @@ def test_a_changed_folder_changes_the_record_of_the_sources_stage(
     write_params(tmp_path, tree)
     records = []
     for _ in range(3):
-        run_stages(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+        run_stages(tmp_path, "sources")
         records.append((tmp_path / "artifacts/sources/models/other.json").read_bytes())
         if len(records) == 2:
             replace_tensors(folder, {"bert.pooler.dense.bias": torch.ones(16)})

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from mlflow import MlflowClient
 
 from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis
-from lineage.artifacts import read_json, read_table, write_table
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
 from lineage.evaluation.evaluate import EvaluationOutput, list_kept_systems
@@ -36,11 +33,9 @@ from lineage.serving.card import describe_training, format_card
 from lineage.serving.systems import KeptSystem, choose_system, format_systems
 from lineage.work import WorkLog
 from tests.helpers import tiny
-from tests.helpers.checkout import RUN_STUDY, run_command
 from tests.helpers.evidence import PARAMS, facts_of
 from tests.helpers.kept_systems import Evaluated
 from tests.helpers.tasks import build_table_task, build_task_items
-from tests.helpers.user_project import RunStage
 
 NUM_ITEMS = {"train": 60, "validation": 180, "test": 600}
 FEW = 20
@@ -330,49 +325,3 @@ def list_refits(decisions: list[Decision]) -> list[Refit]:
         facts = (one.task, one.label_count, f"{name}-refitted", 700, 600, 0, 2)
         found.append(Refit(*facts))
     return [*found, dataclasses.replace(found[0], system="other-refitted", train_examples=9)]
-
-
-def find_end_of_pipeline(project: Path) -> int:
-    """Return when the study's run in MLflow has ended, in ms."""
-    client = MlflowClient(f"sqlite:///{project}/mlflow.db")
-    experiments = [one.experiment_id for one in client.search_experiments()]
-    (run,) = client.search_runs(experiments, "tags.stage = 'pipeline'")
-    assert run.info.end_time > run.info.start_time
-    return int(run.info.end_time)
-
-
-def test_a_study_has_fitted_its_recommended_systems_again_and_does_it_once(
-    project: Path, run_stage: RunStage
-) -> None:
-    refitted = project / "artifacts/refitted"
-    decisions = read_json(project / "reports/decisions.json")
-    records = {path.parent.name: read_json(path) for path in refitted.glob("mood/*/system.json")}
-    assert len(records) == len(decisions) == 2
-    found = {
-        record["label_count"]: (record["train_examples"], record["refit"]["train_examples"])
-        for record in records.values()
-    }
-    assert found == {"all": (60, 54), "20": (26, 20)}
-    page = (project / "reports/comparison.md").read_text()
-    assert "mood (60, not 54)" in page
-    new = project / "new.csv"
-    new.write_text("review\ngood\n")
-    printed = run_command(project, "lineage", "predict", "new.csv", "-o", "out.csv")
-    assert "-refitted (all labels; trained on 60 items with seed 0; when it was trained on 54" in (
-        printed
-    )
-
-    before = {path: path.read_bytes() for path in refitted.rglob("*") if path.is_file()}
-    end_time = find_end_of_pipeline(project)
-    printed = run_command(project, *RUN_STUDY)
-    assert find_end_of_pipeline(project) == end_time, "it lasts as long as its work"
-    ran = [line.split()[1] for line in printed.splitlines() if line.startswith("ran ")]
-    assert ran == ["sources", "publish"]
-
-    # Nothing depends on the test items, even where another stage has not noticed their change.
-    file = project / "artifacts/tasks/mood/test.parquet"
-    items = read_table(file)
-    write_table(file, items.assign(label=1 - items["label"]))
-    shutil.rmtree(refitted)
-    assert run_stage(project, "refit", "mood") == (0, "")
-    assert {path: path.read_bytes() for path in refitted.rglob("*") if path.is_file()} == before

@@ -554,7 +554,7 @@ def test_the_cost_of_setfit_is_that_of_its_own_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_best_of_setfit_and_the_other_methods_is_kept_and_all_trials_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run_stages: user_project.RunStages
 ) -> None:
     tree = user_project.make_project(tmp_path)
     tree["budget"] |= {"text_bytes": 5_000, "body_parameters": 100_000}
@@ -565,7 +565,7 @@ def test_the_best_of_setfit_and_the_other_methods_is_kept_and_all_trials_are_cou
     user_project.write_params(tmp_path, tree)
     commands = ("sources", "corpus general", "task mood", "contamination mood", "tokenizer gpt", "pretrain gpt 0", "evaluate gpt 0 mood",
                 "baselines mood", "ngram", "report")  # fmt: skip
-    user_project.run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
+    run_stages(tmp_path, *commands)
     kept = {path.name for path in (tmp_path / "artifacts/systems/evaluate-gpt-0-mood").iterdir()}
     rows = pd.read_parquet(tmp_path / "artifacts/results/rows/evaluate-gpt-0-mood.parquet")
     rows = rows.query("init == 'pretrained' and split == 'validation' and trial == 'chosen'")

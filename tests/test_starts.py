@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -15,7 +14,6 @@ from benchmarks.starts import embedding_matrices, root_mean_square
 from lineage.artifacts import create_artifact, write_json, write_table
 from lineage.config.params import read_params
 from lineage.data.task_data import TaskData
-from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun, Init
 from lineage.networks.base import Encoder
@@ -201,14 +199,6 @@ def test_probes_and_fine_tuning_start_from_the_same_weights(name: str, tmp_path:
             encoder.build_encoder(body_dropout=settings.finetune.body_dropout),
         ):
             assert all(map(torch.equal, actual.parameters(), expected.parameters())), init
-
-
-@pytest.mark.parametrize(
-    "finetune_block", [{"rescale_embeddings": True}, {"trials": [{"rescale_embeddings": True}]}]
-)
-def test_rescaling_is_no_longer_a_setting(finetune_block: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="unknown key 'rescale_embeddings'"):
-        tiny.model_config("ulmfit", evaluate={"finetune": finetune_block})
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import functools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,7 +31,7 @@ from lineage.training.recipes import (
 )
 from tests.helpers import tiny
 from tests.helpers.study_rows import Study, analyze
-from tests.helpers.user_project import make_project, run_stage, run_stages, write_params
+from tests.helpers.user_project import RunStage, RunStages, make_project, run_stages, write_params
 
 FIRST_STAGES = ("sources", "corpus general", "task mood", "tokenizer gpt")
 # The middle rate is the model's own. With a thousandth of it nothing is learned.
@@ -65,16 +64,6 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
     return functools.partial(write_study, tmp_path)
 
 
-RunAll = Callable[..., None]
-
-
-class NoOutput:
-    """Stands for `capsys` in a fixture that several tests share: nobody reads what is printed."""
-
-    def readouterr(self) -> Any:
-        return SimpleNamespace(err="")
-
-
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a study that was searched, and pretrained with the chosen recipe."""
@@ -82,7 +71,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_study(folder)
     commands = (*FIRST_STAGES, "recipe gpt", "pretrain gpt 0")
     with pytest.MonkeyPatch.context() as monkeypatch:
-        run_stages(folder, *commands, monkeypatch=monkeypatch, capsys=NoOutput())
+        run_stages(folder, *commands, monkeypatch=monkeypatch)
     return folder
 
 
@@ -92,18 +81,6 @@ def searched_copy(searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     shutil.copytree(searched, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def run_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> RunAll:
-    """Return a function that runs stages of the study, each of which has to succeed."""
-
-    def run(*commands: str) -> None:
-        run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
-
-    return run
 
 
 @pytest.mark.usefixtures("searched_copy")
@@ -135,7 +112,7 @@ def test_the_chosen_recipe_has_the_lowest_loss_and_is_pretrained_with() -> None:
 
 @pytest.mark.usefixtures("searched_copy")
 def test_a_killed_search_goes_on_and_chooses_the_same(
-    run_all: RunAll, monkeypatch: pytest.MonkeyPatch
+    run_stages: RunStages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed = recipe_file("gpt").read_bytes()
     recipe_file("gpt").unlink()
@@ -150,52 +127,48 @@ def test_a_killed_search_goes_on_and_chooses_the_same(
 
     monkeypatch.setattr(sweep, "run_training", train_or_die)
     with pytest.raises(KeyboardInterrupt):
-        run_all("recipe gpt")
-    run_all("recipe gpt")
+        run_stages(Path(), "recipe gpt")
+    run_stages(Path(), "recipe gpt")
     assert recipe_file("gpt").read_bytes() == undisturbed
     num_trials = len(read_search(recipe_file("gpt")).trials)
     assert len(trained) == 1 + num_trials, "only the trial that was killed is trained again"
 
 
-def test_a_trial_that_diverges_is_never_chosen(study: Callable[..., Any], run_all: RunAll) -> None:
+def test_a_trial_that_diverges_is_never_chosen(
+    study: Callable[..., Any], run_stages: RunStages
+) -> None:
     study(sweep=ONE_VALUE | {"learning_rate": [1e30, 1.0]})
-    run_all(*FIRST_STAGES, "recipe gpt")
+    run_stages(Path(), *FIRST_STAGES, "recipe gpt")
     search = read_search(recipe_file("gpt"))
     assert search.trials[0].loss is None and not search.trials[0].is_chosen
     assert search.chosen.recipe.learning_rate < 1
 
 
 def test_a_search_without_any_finite_loss_says_what_to_do(
-    study: Callable[..., Any],
-    run_all: RunAll,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    study: Callable[..., Any], run_stage: RunStage, run_stages: RunStages
 ) -> None:
     tree = study(sweep=ONE_VALUE | {"learning_rate": [1.0]})
-    tree["models"]["gpt"] |= {
-        "pretrain": tree["models"]["gpt"]["pretrain"] | {"learning_rate": 1e30}
-    }
-    write_params(tmp_path, tree)
-    run_all(*FIRST_STAGES)
-    code, message = run_stage(tmp_path, "recipe", "gpt", monkeypatch=monkeypatch, capsys=capsys)
+    tree["models"]["gpt"]["pretrain"] = tree["models"]["gpt"]["pretrain"] | {"learning_rate": 1e30}
+    write_params(Path(), tree)
+    run_stages(Path(), *FIRST_STAGES)
+    code, message = run_stage(Path(), "recipe", "gpt")
     assert code == 2 and "Traceback" not in message
     assert "models.gpt: no trial of the sweep has a finite loss; lower its learning_rate" in message
 
 
 @pytest.mark.usefixtures("searched_copy")
-def test_without_a_sweep_the_recipe_is_that_of_params_yaml(run_all: RunAll) -> None:
+def test_without_a_sweep_the_recipe_is_that_of_params_yaml(run_stages: RunStages) -> None:
     tree = read_yaml(Path("params.yaml"))
     tree["grid"]["sweep"] = []
     write_params(Path(), tree)
-    run_all("sources", "recipe gpt", "pretrain gpt 0")
+    run_stages(Path(), "sources", "recipe gpt", "pretrain gpt 0")
     assert read_search(recipe_file("gpt")) == RecipeSearch("gpt")
     config = read_json(Path("artifacts/pretrained/gpt/0/config.json"))
     assert config["pretrain"]["batch_size"] == 3
 
 
 def test_trials_of_all_batch_sizes_are_measured_alike(
-    study: Callable[..., Any], run_all: RunAll
+    study: Callable[..., Any], run_stages: RunStages
 ) -> None:
     """Nothing is learned, so the losses are equal, whatever is masked in a batch of that size."""
     sizes = {"learning_rate": [1e-12], "batch_size": [1.0, 2.0, 4.0]}
@@ -203,7 +176,9 @@ def test_trials_of_all_batch_sizes_are_measured_alike(
     tree["models"] = {"gpt_bert": dict(tiny.SMALL_SETTINGS["gpt_bert"])}
     tree["grid"] |= {"models": ["gpt_bert"], "sweep": ["gpt_bert"]}
     write_params(Path(), tree)
-    run_all("sources", "corpus general", "task mood", "tokenizer gpt_bert", "recipe gpt_bert")
+    run_stages(
+        Path(), "sources", "corpus general", "task mood", "tokenizer gpt_bert", "recipe gpt_bert"
+    )
     trials = read_search(recipe_file("gpt_bert")).trials[:3]
     assert len({trial.recipe.batch_size for trial in trials}) == 3
     losses = [trial.loss for trial in trials]
@@ -213,7 +188,7 @@ def test_trials_of_all_batch_sizes_are_measured_alike(
 
 @pytest.mark.usefixtures("searched_copy")
 def test_another_pretraining_seed_has_trials_of_its_own(
-    run_all: RunAll, monkeypatch: pytest.MonkeyPatch
+    run_stages: RunStages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe_file("gpt").unlink()
     tree = read_yaml(Path("params.yaml"))
@@ -228,10 +203,10 @@ def test_another_pretraining_seed_has_trials_of_its_own(
 
     monkeypatch.setattr(sweep, "run_training", train_or_die)
     with pytest.raises(KeyboardInterrupt):
-        run_all("recipe gpt")
+        run_stages(Path(), "recipe gpt")
     tree["grid"]["pretrain_seeds"] = [5]
     write_params(Path(), tree)
-    run_all("sources", "recipe gpt")
+    run_stages(Path(), "sources", "recipe gpt")
     assert len(trained) == 2 + len(read_search(recipe_file("gpt")).trials)
 
 

@@ -198,9 +198,10 @@ def run_baselines(folder, tree, run_stage) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def test_baselines_give_a_row_per_subset_and_seed_plus_ceilings_and_ties(tmp_path, run_stage):
     tree = make_project(tmp_path / "p")
+    limit = {"train": 120, "validation": 40, "test": 60}
     tree["tasks"] |= {
-        "sense": {"kind": "word_sense", "generated": "synthetic"},
-        "agreement": {"kind": "minimal_pairs", "generated": "synthetic"},
+        "sense": {"kind": "word_sense", "generated": "synthetic", "limit": limit},
+        "agreement": {"kind": "minimal_pairs", "generated": "synthetic", "limit": {"test": 60}},
     }
     tree["grid"] |= {"tasks": ["mood", "sense", "agreement"], "finetune_seeds": [0, 1]}
     write_params(tmp_path / "p", tree)

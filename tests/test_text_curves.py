@@ -247,56 +247,37 @@ def test_frozen_runs_with_the_most_labels_are_repeated() -> None:
     assert select_intermediate_runs(context, finetuned) == []
 
 
-class Project:
-    """A user's project whose stages run in this process."""
+def write_study(folder: Path, **grid: Any) -> Path:
+    """Write a user's small study, and return its folder."""
+    tree = user_project.make_project(folder)
+    tree["grid"] |= {"finetune_seeds": [0], "adapt_models": [], "adapt_tasks": []} | grid
+    tree["budget"] |= {"text_bytes": 12_000, "body_parameters": 100_000}
+    tree["models"]["gpt"]["evaluate"]["finetune"] |= {"epochs": 1, "min_steps": None}
+    user_project.write_params(folder, tree)
+    return folder
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-        self.folder = folder
-        self.fixtures = {"monkeypatch": monkeypatch, "capsys": capsys}
-        folder.mkdir()
 
-    def write_params(self, **grid: Any) -> None:
-        tree = user_project.make_project(self.folder)
-        own = {
-            "label_counts": [20, "all"],
-            "finetune_seeds": [0],
-            "adapt_models": [],
-            "adapt_tasks": [],
-        }
-        tree["grid"] |= own | grid
-        tree["budget"] |= {"text_bytes": 12_000, "body_parameters": 100_000}
-        tree["models"]["gpt"]["evaluate"]["finetune"] |= {"epochs": 1, "min_steps": None}
-        user_project.write_params(self.folder, tree)
-
-    def run(self, *commands: str) -> None:
-        user_project.run_stages(self.folder, *commands, **self.fixtures)
-
-    @property
-    def pretrained(self) -> Path:
-        return self.folder / "artifacts/pretrained/gpt/0"
-
-    def table_file(self, table: str) -> Path:
-        return self.folder / f"artifacts/results/{table}/evaluate-gpt-0-mood.parquet"
+def table_file(study: Path, table: str) -> Path:
+    return study / f"artifacts/results/{table}/evaluate-gpt-0-mood.parquet"
 
 
 FIRST_STAGES = ("sources", "corpus general", "task mood", "tokenizer gpt", "pretrain gpt 0")
 
 
 def test_the_stages_keep_and_score_intermediate_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_stages: user_project.RunStages
 ) -> None:
-    plain = Project(tmp_path / "plain", monkeypatch, capsys)
-    plain.write_params()
-    plain.run(*FIRST_STAGES, "evaluate gpt 0 mood")
-    study = Project(tmp_path / "study", monkeypatch, capsys)
-    study.write_params(text_shares=[0.5, 0.25])
-    study.run(*FIRST_STAGES)
-    kept = {path.name for path in study.pretrained.glob("intermediate-*")}
+    plain = write_study(tmp_path / "plain")
+    run_stages(plain, *FIRST_STAGES, "evaluate gpt 0 mood")
+    study = write_study(tmp_path / "study", text_shares=[0.5, 0.25])
+    run_stages(study, *FIRST_STAGES)
+    pretrained, expected = (one / "artifacts/pretrained/gpt/0" for one in (study, plain))
+    kept = {path.name for path in pretrained.glob("intermediate-*")}
     assert kept == {"intermediate-0.25", "intermediate-0.5"}
-    assert not [*plain.pretrained.glob("intermediate-*")]
+    assert not [*expected.glob("intermediate-*")]
     weights = "model.safetensors"
-    assert (study.pretrained / weights).read_bytes() == (plain.pretrained / weights).read_bytes()
-    artifacts.check_intact(study.pretrained)
+    assert (pretrained / weights).read_bytes() == (expected / weights).read_bytes()
+    artifacts.check_intact(pretrained)
 
     # The evaluation is killed after the first of the two checkpoints, and goes on with the second.
     original = HeadMethod.fit
@@ -311,16 +292,16 @@ def test_the_stages_keep_and_score_intermediate_checkpoints(
 
     monkeypatch.setattr(HeadMethod, "fit", evaluate_or_die)
     with pytest.raises(KeyboardInterrupt):
-        study.run("evaluate gpt 0 mood")
+        run_stages(study, "evaluate gpt 0 mood")
     assert evaluated[-2:] == ["intermediate-0.25", "intermediate-0.5"]
-    study.run("evaluate gpt 0 mood")
+    run_stages(study, "evaluate gpt 0 mood")
     assert evaluated[-2:] == ["intermediate-0.5", "intermediate-0.5"]
 
     for table in ("rows", "curves"):
-        assert study.table_file(table).read_bytes() == plain.table_file(table).read_bytes()
-    predictions = artifacts.read_table(study.table_file("predictions"))
+        assert table_file(study, table).read_bytes() == table_file(plain, table).read_bytes()
+    predictions = artifacts.read_table(table_file(study, "predictions"))
     is_intermediate = predictions["trial"] == INTERMEDIATE_TRIAL
-    own = artifacts.read_table(plain.table_file("predictions"))
+    own = artifacts.read_table(table_file(plain, "predictions"))
     pd.testing.assert_frame_equal(predictions.loc[~is_intermediate, own.columns], own)
     added = predictions[is_intermediate]
     assert {*added["transfer"]} == {"frozen"} and {*added["init"]} == {"pretrained"}

@@ -26,21 +26,14 @@ from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from tests.helpers import tiny
 from tests.helpers.checkout import ROOT
-from tests.helpers.killed_training import SHARES
+from tests.helpers.killed_training import SHARES, run_training
 
 
 def start_training(name: str, resume: Path, out: Path, text_bytes: int) -> "subprocess.Popen[str]":
     """Start a training process that prints one line per step."""
+    arguments = (name, str(resume), str(out), str(text_bytes))
     return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "tests.helpers.killed_training",
-            name,
-            str(resume),
-            str(out),
-            str(text_bytes),
-        ],
+        [sys.executable, "-m", "tests.helpers.killed_training", *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -60,9 +53,7 @@ def finished_training(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
     @cache
     def train_once(name: str) -> Path:
         folder = tmp_path_factory.mktemp(name)
-        child = start_training(name, folder / "none", folder / "whole", count_bytes(name))
-        child.communicate(timeout=240)
-        assert child.returncode == 0
+        run_training(name, folder / "none", folder / "whole", count_bytes(name))
         return folder / "whole"
 
     return train_once

@@ -24,7 +24,7 @@ from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny
 from tests.helpers.first_word import FINETUNE, PROBE
-from tests.helpers.user_project import make_project, run_stages, write_params
+from tests.helpers.user_project import RunStages, make_project, write_params
 from tests.helpers.word_items import make_items, unit_vectors_by_hand
 
 # The family with the smallest vocabulary.
@@ -319,7 +319,7 @@ def test_a_group_with_only_unknown_words_has_no_value_but_other_groups_do(tmp_pa
 
 
 def test_both_kinds_run_through_the_stages_with_a_random_init_baseline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run_stages: RunStages
 ) -> None:
     tree = make_project(tmp_path)
     tree["tasks"] = {}
@@ -337,7 +337,7 @@ def test_both_kinds_run_through_the_stages_with_a_random_init_baseline(
     commands = ["sources", "corpus general", "tokenizer word2vec", "pretrain word2vec 0"]
     for kind in tree["tasks"]:
         commands += [f"task {kind}", f"baselines {kind}", f"evaluate word2vec 0 {kind}"]
-    run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
+    run_stages(tmp_path, *commands)
     for kind in tree["tasks"]:
         rows = read_table(tmp_path / f"artifacts/results/rows/evaluate-word2vec-0-{kind}.parquet")
         assert list(rows) == list(RESULT_COLUMNS)

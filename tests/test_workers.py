@@ -1,6 +1,10 @@
-"""Stages run on a real Prefect server and real workers, each a process on a free local port."""
+"""Stages run on a real Prefect server and real workers, each a process on a free local port.
+
+The server answers those who know the study's secret, and no page of another origin.
+"""
 
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -9,32 +13,29 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
 import pytest
 
-from flows.addresses import read_prefect_secret
+from flows.addresses import read_prefect_secret, sign_in_url
+from lineage.errors import InputError
+from tests.helpers.browser import find_browser, show
+from tests.helpers.checkout import ROOT
 from tests.helpers.toy_project import (
     Project,
+    basic_authentication,
     free_port,
     make_project,
     prefect_access,
     project_processes,
-    serve_in_thread,
+    wait_for_stage,
     wait_until,
 )
 from tests.helpers.toy_servers import Site, set_models, start_servers
 
-
-def wait_for_stage(project: Project, name: str) -> int:
-    """Wait until a stage has started, and return its process id."""
-    wait_until(lambda: project.trace.is_file() and name in project.trace.read_text(), seconds=60)
-    record = next(record for record in project.read_trace() if record["stage"] == name)
-    return int(record["pid"])  # type: ignore[call-overload]
+FOREIGN = "evil.example"  # a name that a page has given to this machine
 
 
 @pytest.fixture(scope="module")
@@ -362,156 +363,147 @@ def test_two_starts_at_once_leave_one_server_and_one_worker_for_each_pool(tmp_pa
     assert project_processes(project) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["kill", "suspend"])
-@pytest.mark.parametrize("exit_status", [0, 1])
-def test_a_run_whose_server_dies_or_hangs_ends_soon_with_its_own_exit_code(
-    exit_status: int, fault: str, tmp_path: Path
-) -> None:
-    project = make_project(tmp_path)
-    set_models(project, seconds=5, exit=exit_status)
-    run = project.start("run")
-    wait_for_stage(project, "make@a")
-    (server,) = temporary_servers(project)
-    getattr(server, fault)()
-    lines = []
-    last_stage_ended = 0.0
-    for line in run.stdout:
-        lines.append(line)
-        if line.startswith("stages: "):
-            last_stage_ended = time.monotonic()
-    assert run.wait() == exit_status, lines
-    assert time.monotonic() - last_stage_ended < 12, "10 s, and the end of its processes"
-    assert sum("Prefect could not be informed how this run ended" in line for line in lines) == 1
-    assert not [line for line in lines if "Traceback" in line or "Error logging" in line]
-    assert lines[0].startswith("Prefect: http://127.0.0.1:")
-    assert lines[0].endswith(", for this run only\n")
-    if fault == "suspend":
-        server.kill()
-    wait_until(lambda: project_processes(project) == [], seconds=10)
+def request(port: int, path: str, method: str = "POST", **headers: str) -> tuple[int, dict, str]:
+    """Return the status, the headers and the text of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body=b"{}", headers=names)
+    with contextlib.closing(connection):
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read().decode()
 
 
-class _BrokenPrefect(BaseHTTPRequestHandler):
-    """A server that is up, and closes the connection at every other question."""
-
-    def do_GET(self) -> None:
-        if self.path == "/api/health":
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"true")
-
-    def do_POST(self) -> None:
-        pass
-
-    def log_message(self, *_: object) -> None:
-        pass
+def test_requests_without_the_secret_are_refused(site: Site) -> None:
+    project, port = site.project, site.port
+    json_type = "application/json"
+    own = basic_authentication(read_prefect_secret(project.root))
+    path = "/api/deployments/filter"
+    assert request(port, path, Content_Type=json_type, Authorization=own)[0] == 200
+    assert request(port, path, Content_Type=json_type)[0] == 401
+    wrong = basic_authentication("lineage:another")
+    assert request(port, path, Content_Type=json_type, Authorization=wrong)[0] == 401
+    assert request(port, path, Content_Type="text/plain")[0] == 401
+    assert request(port, "/api/health", "GET")[0] == 200, "anyone may ask whether it is up"
 
 
-def test_a_server_that_fails_before_a_run_begins_is_named_in_one_sentence(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _BrokenPrefect)
-    address = f"http://127.0.0.1:{server.server_port}/api"
-    with serve_in_thread(server):
-        completed = project.run("run", PREFECT_API_URL=address, PREFECT_CLIENT_MAX_RETRIES="0")
-    assert completed.returncode == 2, completed.stdout + completed.stderr
-    assert (
-        "does not work (RuntimeError: Failed to reach API" in completed.stderr
-        and "--no-prefect" in completed.stderr
+def test_another_name_of_the_machine_is_refused(site: Site) -> None:
+    project, port = site.project, site.port
+    own = basic_authentication(read_prefect_secret(project.root))
+    for path in ("/api/deployments/filter", "/api/health", "/sign-in", "/"):
+        status, _, text = request(
+            port, path, Content_Type="application/json", Authorization=own, Host=FOREIGN
+        )
+        assert (status, text) == (400, "Invalid host header"), path
+
+
+def test_a_page_of_another_origin_is_not_allowed_to_ask(site: Site) -> None:
+    port = site.port
+    allowed = {}
+    for origin in (f"http://127.0.0.1:{port + 1}", f"http://{FOREIGN}", f"http://localhost:{port}"):
+        _, headers, _ = request(
+            port,
+            "/api/deployments/filter",
+            "OPTIONS",
+            Origin=origin,
+            Access_Control_Request_Method="POST",
+            Access_Control_Request_Headers="authorization,content-type",
+        )
+        names = {name.lower(): value for name, value in headers.items()}
+        allowed[origin] = names.get("access-control-allow-origin")
+    assert list(allowed.values()) == [None, None, f"http://localhost:{port}"]
+
+
+def test_a_server_that_the_user_names_does_not_get_the_secret(site: Site) -> None:
+    project = site.project
+    script = (
+        "import os; from pathlib import Path; from flows.servers import use_prefect;"
+        "use_prefect(Path.cwd()); print(os.environ.get('PREFECT_API_AUTH_STRING'))"
     )
-    assert "Traceback" not in completed.stderr and project.read_trace() == []
+    command = [sys.executable, "-c", script]
+    for given, expected in (
+        ({"PREFECT_API_URL": "http://prefect.example.org/api"}, "None"),
+        (
+            {
+                "PREFECT_API_URL": "http://prefect.example.org/api",
+                "PREFECT_API_AUTH_STRING": "me:mine",
+            },
+            "me:mine",
+        ),
+        ({"PREFECT_API_AUTH_STRING": "me:mine"}, read_prefect_secret(project.root)),
+    ):
+        printed = subprocess.run(
+            command,
+            cwd=project.root,
+            env=project.environment(**given),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert printed.strip() == expected
+
+
+@pytest.mark.parametrize("command", [("run",), ("schedule", "--cron", "0 2 * * *")])
+def test_a_server_that_does_not_let_the_user_in_is_named_in_one_sentence(
+    command: tuple[str, ...], site: Site
+) -> None:
+    project, port = site.project, site.port
+    completed = project.run(
+        *command, PREFECT_API_URL=f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING="me:mine"
+    )
+    assert completed.returncode == 2
+    assert completed.stderr == (
+        f"the Prefect server at http://127.0.0.1:{port}/api does not let this process in; set "
+        "PREFECT_API_AUTH_STRING to its secret, or PREFECT_API_KEY\n"
+    )
 
 
 @pytest.mark.slow
-def test_a_run_whose_server_has_died_can_be_stopped(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
-    set_models(project, seconds=60)
-    run = project.start("run")
-    wait_for_stage(project, "make@a")
-    for server in temporary_servers(project):
-        server.kill()
-    run.send_signal(signal.SIGINT)
-    output, _ = run.communicate(timeout=60)
-    assert run.returncode == 1
-    assert "stopped; the next run goes on" in output and "Traceback" not in output
-    assert project_processes(project) == []
+def test_the_link_of_the_terminal_signs_a_browser_in(site: Site, tmp_path: Path) -> None:
+    browser = find_browser()
+    project, port = site.project, site.port
+    address = f"http://127.0.0.1:{port}"
+    without = show(browser, f"{address}/deployments", tmp_path / "stranger")
+    assert "run-stage" not in without
+    assert "Authentication failed" in without
+    signed_in = show(browser, sign_in_url(project.root, address), tmp_path / "user")
+    assert "Authentication failed" not in signed_in
+    page = show(browser, f"{address}/deployments", tmp_path / "user")
+    assert "run-stage" in page
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
-def test_the_server_of_a_run_ends_with_it(signal_number: int, tmp_path: Path) -> None:
-    """Ctrl-C in a terminal reaches all processes of the run's group; a kill reaches the run alone."""
-    project = make_project(tmp_path)
-    set_models(project, seconds=60, checkpoint=True)
-    run = project.start("run", own_session=True)
-    wait_for_stage(project, "make@a")
-    begun = time.monotonic()
-    if signal_number == signal.SIGINT:
-        os.killpg(run.pid, signal_number)
-        output, _ = run.communicate(timeout=30)
-        assert run.returncode == 1 and "stopped; the next run goes on" in output
-        assert "Traceback" not in output
-    else:
-        run.kill()
-        run.wait()
-    wait_until(lambda: not temporary_servers(project), seconds=10)
-    assert time.monotonic() - begun < 30
-    wait_until(lambda: not project_processes(project), seconds=10)
+OWN_REQUEST = """
+import asyncio
+from flows.prefect_server import build_app
+from prefect.server.api.clients import OrchestrationClient
 
+async def ask_itself() -> int:
+    async with OrchestrationClient() as client:
+        return (await client._http_client.get("/health")).status_code
 
-def temporary_servers(project: Project) -> list[psutil.Process]:
-    found = []
-    for process in project_processes(project):
-        with contextlib.suppress(psutil.Error):  # it has just ended
-            if "flows.prefect_server" in process.cmdline():
-                found.append(process)
-    return found
-
-
-FAILING_SUBMIT_SCRIPT = """
-from prefect import flow
-from flows.execute import StageResult
-from flows.flow import as_prefect_tasks
-from flows.plan import StageNode
-from lineage.errors import InputError
-
-def run(node):
-    if node.name == "b":
-        raise InputError("no deployment 'gpu'; run it")
-    if node.name == "c":
-        raise OSError("the index is locked")
-    return StageResult(node.name, "ran")
-
-@flow
-def three():
-    through = as_prefect_tasks(run)
-    for name in "abc":
-        result = through(StageNode(name, "", (), "local", 60.0, False, 1))
-        print("|".join([result.name, result.outcome, str(result.exit_status), result.message]), flush=True)
-
-three()
+build_app("127.0.0.1")
+print(asyncio.run(ask_itself()))
 """
 
 
-@pytest.mark.slow
-def test_a_stage_that_cannot_be_submitted_fails_alone_with_a_reason(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
-    command = [sys.executable, "-c", FAILING_SUBMIT_SCRIPT]
-    # A database of its own, since another test's server may hold a lock on the shared one.
-    environment = project.environment(
-        PREFECT_HOME=str(tmp_path / "prefect"), PREFECT_SERVER_ANALYTICS_ENABLED="false"
-    )
-    completed = subprocess.run(
-        command,
-        cwd=project.root,
-        env=environment,
+def test_the_server_may_send_itself_requests(tmp_path: Path) -> None:
+    """That is how an automation sets lost runs to Crashed."""
+    printed = subprocess.run(
+        [sys.executable, "-c", OWN_REQUEST],
+        cwd=ROOT,
+        env=os.environ | {"PREFECT_HOME": str(tmp_path), "PREFECT_UI_ENABLED": "0"},
         capture_output=True,
         text=True,
-        check=False,
-        timeout=120,
-    )
-    result_lines = [line for line in completed.stdout.splitlines() if line.count("|") == 3]
-    assert result_lines == [
-        "a|ran|0|",
-        "b|failed|2|b: no deployment 'gpu'; run it",
-        "c|failed|1|c: the index is locked",
-    ], completed.stderr
+        check=True,
+    ).stdout
+    assert printed.split()[-1] == "200"
+
+
+def test_a_damaged_secret_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / ".lineage" / "prefect" / "secret"
+    path.parent.mkdir(parents=True)
+    for content in (b"", b"lineage:", bytes(range(256))):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="is damaged; run `lineage down`, and remove"):
+            read_prefect_secret(tmp_path)
+    path.unlink()
+    assert read_prefect_secret(tmp_path) == read_prefect_secret(tmp_path)

@@ -4,7 +4,7 @@ With `--check` nothing is written, and the exit code is 1 if a page is not up to
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from flows.cli import app
 from lineage.analysis.claims import QUESTIONS
+from lineage.analysis.records import ClaimFinding
 from lineage.config.params import read_params
 from lineage.report.evidence import EVIDENCE_DIR, PARAMS_FILE, analyze_evidence
 from lineage.report.sections.claims import describe_evidence
@@ -100,14 +101,21 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def write_claims() -> str:
     """Return claims.md from the committed reports."""
-    folders = sorted(path.parent for path in REPORTS_DIR.glob(f"*/{EVIDENCE_DIR}"))
-    findings: dict[str, dict[str, str]] = {}
-    for folder in folders:
+    found = {}
+    for folder in sorted(path.parent for path in REPORTS_DIR.glob(f"*/{EVIDENCE_DIR}")):
         _, analysis = analyze_evidence(folder, read_params(folder / EVIDENCE_DIR / PARAMS_FILE))
-        for one in analysis.claims:
+        found[folder.name] = analysis.claims
+    return format_claims(found)
+
+
+def format_claims(found: Mapping[str, Sequence[ClaimFinding]]) -> str:
+    """Return claims.md from the findings of each report, by its name."""
+    cells: dict[str, dict[str, str]] = {}
+    for name, findings in found.items():
+        for one in findings:
             cell = f"**{one.verdict}**: {describe_evidence(one)}"
-            findings.setdefault(one.text, {})[folder.name] = cell
-    links = [f"[{folder.name}](../../reports/{folder.name})" for folder in folders]
+            cells.setdefault(one.text, {})[name] = cell
+    links = [f"[{name}](../../reports/{name})" for name in found]
     lines = [
         "# What the papers claim, and what our studies show",
         "",
@@ -118,7 +126,7 @@ def write_claims() -> str:
             (
                 claim.text,
                 f"{claim.published} ({claim.source})",
-                *(findings.get(claim.text, {}).get(folder.name, "–") for folder in folders),
+                *(cells.get(claim.text, {}).get(name, "–") for name in found),
             )
             for claim in claims
         ]

@@ -1,8 +1,19 @@
-"""The tables of docs/reference."""
+"""The tables of docs/reference, and the module that writes some of them."""
 
+import importlib.util
 import re
+from types import ModuleType
 
 from tests.helpers.checkout import ROOT
+
+
+def load_generator() -> ModuleType:
+    """Return docs/reference/generate.py as a module."""
+    path = ROOT / "docs" / "reference" / "generate.py"
+    spec = importlib.util.spec_from_file_location("generate_reference", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def described_names(page: str, heading: str) -> list[str]:

@@ -33,14 +33,19 @@ SPARSE: dict[str, Any] = {
 
 
 def main() -> None:
+    """Train in this process."""
+    case, resume, out, text_bytes = sys.argv[1:]
+    run_training(case, Path(resume), Path(out), int(text_bytes))
+    assert not {"torch._dynamo", "sympy"} & {*sys.modules}, (
+        "training needs no compiler and no algebra, whose imports take seconds"
+    )
+
+
+def run_training(case: str, resume: Path, out: Path, text_bytes: int) -> None:
     """Train, print a line per step, and save a resume point every 0.1 s.
 
     There is no tracker, because importing it would take half of the process's time.
     """
-    case = sys.argv[1]
-    resume = Path(sys.argv[2])
-    out = Path(sys.argv[3])
-    text_bytes = int(sys.argv[4])
     name = case.removesuffix("_sparse")
     configure_torch(1)
     tokens = out.parent / f"{name}-tokens"
@@ -71,9 +76,6 @@ def main() -> None:
         for folder in outcome.intermediate_folders:
             shutil.copytree(folder, draft / folder.name)
     write_table(out / "curve.parquet", outcome.curve.to_frame())
-    assert not {"torch._dynamo", "sympy"} & {*sys.modules}, (
-        "training needs no compiler and no algebra, whose imports take seconds"
-    )
 
 
 if __name__ == "__main__":

@@ -4,10 +4,8 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from lineage.config.resolve import fill_in_defaults
-from tests.helpers.user_project import SHORT_FINETUNING, run_stage, write_params
+from tests.helpers.user_project import SHORT_FINETUNING, RunStage, write_params
 
 Tree = dict[str, Any]
 
@@ -23,11 +21,9 @@ def public_model_block(folder: str, **more: Any) -> Tree:
     return block | {"from": folder, **more}
 
 
-def run_refused_sources(
-    folder: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> str:
+def run_refused_sources(folder: Path, tree: Tree, run_stage: RunStage) -> str:
     """Run the sources stage, which must refuse, and return its message."""
     write_params(folder, tree)
-    code, message = run_stage(folder, "sources", monkeypatch=monkeypatch, capsys=capsys)
+    code, message = run_stage(folder, "sources")
     assert code == 2 and "Traceback" not in message, message
     return message

@@ -100,6 +100,8 @@ if options.get("deaf"):
 elif options.get("checkpoint"):
     def save(*_):
         time.sleep(options.get("save_seconds", 0))
+        while "save_after" in options and not toy.Path(options["save_after"]).exists():
+            time.sleep(0.05)
         toy.write(".lineage/checkpoint", "saved")
         sys.exit(1)
     signal.signal(signal.SIGTERM, save)
@@ -428,6 +430,13 @@ def wait_until(check: Callable[[], bool], *, seconds: float = 30) -> None:
     while not check():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.1)
+
+
+def wait_for_stage(project: Project, name: str) -> int:
+    """Wait until a stage has started, and return its process id."""
+    wait_until(lambda: project.trace.is_file() and name in project.trace.read_text(), seconds=60)
+    record = next(record for record in project.read_trace() if record["stage"] == name)
+    return int(record["pid"])  # type: ignore[call-overload]
 
 
 def is_up(address: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from flows.addresses import sign_in_url
 from tests.helpers.toy_project import Project, ask_prefect, free_port
 
 
@@ -53,6 +54,7 @@ def start_servers(project: Project, **environment: str) -> Site:
     port = free_port()
     completed = project.run("up", LINEAGE_PREFECT_PORT=str(port), **environment)
     assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert sign_in_url(project.root, f"http://127.0.0.1:{port}") in completed.stdout
     return Site(project, port)
 
 

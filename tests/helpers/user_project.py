@@ -1,8 +1,10 @@
 """A small valid user project: a folder of .txt files, a csv task and one family."""
 
 import atexit
+import contextlib
 import copy
 import functools
+import io
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -50,8 +52,9 @@ PARAMS: dict[str, Any] = {
     },
 }
 
-# The type of the fixture `run_stage`.
+# The types of the fixtures `run_stage` and `run_stages`.
 RunStage = Callable[..., tuple[int, str]]
+RunStages = Callable[..., None]
 # Few steps, and the learning rate of the family, because most tests run a stage for its files.
 SHORT_FINETUNING: dict[str, Any] = {"epochs": 1, "min_steps": 20, "trials": []}
 
@@ -113,7 +116,7 @@ def without_repeat_warnings(stderr: str) -> str:
     return "".join(line for line in lines if " texts that train has too" not in line)
 
 
-def run_stage(folder: Path, name: str, *arguments: str, monkeypatch, capsys) -> tuple[int, str]:
+def run_stage(folder: Path, name: str, *arguments: str, monkeypatch) -> tuple[int, str]:
     """Run `python -m stages.NAME ARGUMENTS` in this process; return exit code and stderr."""
     import runpy
     import sys
@@ -122,18 +125,19 @@ def run_stage(folder: Path, name: str, *arguments: str, monkeypatch, capsys) -> 
     monkeypatch.setenv("LINEAGE_TRACKING_URI", tracking_uri())
     monkeypatch.delenv("LINEAGE_STAGE", raising=False)
     monkeypatch.setattr(sys, "argv", [name, *arguments])
-    capsys.readouterr()
+    stderr = io.StringIO()
     code: object = None
     try:
-        runpy.run_module(f"stages.{name}", run_name="__main__")
+        with contextlib.redirect_stderr(stderr):
+            runpy.run_module(f"stages.{name}", run_name="__main__")
     except SystemExit as error:
         code = error.code
     assert isinstance(code, int)
-    return code, capsys.readouterr().err
+    return code, stderr.getvalue()
 
 
-def run_stages(folder: Path, *commands: str, monkeypatch, capsys) -> None:
+def run_stages(folder: Path, *commands: str, monkeypatch) -> None:
     """Run stages, each named with its arguments, which must succeed."""
     for command in commands:
-        code, message = run_stage(folder, *command.split(), monkeypatch=monkeypatch, capsys=capsys)
+        code, message = run_stage(folder, *command.split(), monkeypatch=monkeypatch)
         assert code == 0, (command, message)
