@@ -45,7 +45,7 @@ DEMO = read_params(Path(__file__).parent.parent / "params.yaml")
 SHARES = (0.25, 0.5)
 TEXT_BYTES = 9_000
 FINAL_BYTES = 4_000_000  # of the planted study
-MORE_TEXT = "More text helps."
+MORE_TEXT = "Longer training on more text helps."
 
 
 # Parameters

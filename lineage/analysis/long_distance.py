@@ -1,7 +1,7 @@
-"""Pairs of sentences in which words stand between those that belong together.
+"""Pairs of sentences in which words stand between those that must agree.
 
-Test suites say so in the names of groups: a distractor, an attractor or a long distance (BLiMP), a
-clause or a phrase (the synthetic language), or what agreement goes across (Marvin and Linzen 2018).
+Test suites say so in the names of groups: a distractor or an attractor (BLiMP), a clause or a phrase
+(the synthetic language), or what agreement goes across (Marvin and Linzen 2018).
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from lineage.analysis.records import Setting, System
 from lineage.config.params import Grid
 
 OVER_DISTANCE = "{} over distance"  # the name of a task's part
-NAMES = "distractor|attractor|long_distance|across|clause|phrase"  # in the name of a group
+NAMES = "distractor|attractor|across|clause|phrase"  # in the name of a group
 
 
 def read_distant_cells(
