@@ -508,6 +508,6 @@ def test_the_pages_show_the_curves_only_if_the_study_has_them(analysis: Analysis
     )
     figures = page.render_figures(analysis, decide(analysis, {}))
     assert {"text-curves-1.svg", "text-curves-2.svg", "text-curves-3.svg"} <= {*figures}
-    without = render_pages(dataclasses.replace(analysis, text_curves=()))
+    without = render_pages(dataclasses.replace(analysis, text_curves=(), claims=()))
     for text in without.values():
         assert "more text" not in text and 'href="#text"' not in text

@@ -440,7 +440,7 @@ QUESTIONS: dict[str, tuple[Claim, ...]] = {
         Claim(
             "The order of words in the pretraining text helps.",
             "Sinha et al. 2021, table 1",
-            "the opposite: on GLUE, shuffled words lose little",
+            "no number; the opposite: on GLUE, shuffled words lose little",
             lambda evidence: evidence.find_changes("tokenizer.shuffle_words", _is_not(True)),
         ),
     ),
@@ -504,13 +504,13 @@ QUESTIONS: dict[str, tuple[Claim, ...]] = {
         Claim(
             "Over long distances, Transformers are better than LSTMs.",
             "van Schijndel et al. 2019, abstract",
-            "the opposite: in some constructions GPT and BERT are worse than LSTMs",
+            "no number; the opposite: in some constructions GPT and BERT are worse than LSTMs",
             _find_transformers_over_distance,
         ),
         Claim(
             "Leaving some hidden words as they are, or replacing them by others, helps.",
             "Devlin et al. 2019, table 8",
-            "numbers are not quoted here",
+            "no number is quoted here",
             lambda evidence: evidence.find_changes(
                 "pretrain.mask_replacement.mask",
                 _is_not(1.0),
