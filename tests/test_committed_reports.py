@@ -19,7 +19,7 @@ from lineage.artifacts import read_json
 from lineage.config.records import parse_record
 from lineage.data.contamination import MAX_NGRAM_WORDS
 from lineage.report.evidence import EVIDENCE_DIR, rebuild_report
-from lineage.report.formatting import format_model, format_use
+from lineage.report.formatting import format_model, format_use, metric_unit
 from tests.helpers.checkout import ROOT
 from tests.helpers.documents import load_generator
 
@@ -210,7 +210,8 @@ def test_scores_and_differences_of_the_first_table_follow_from_the_results(
         standing = decision["use"]["standing"]
         scores = made.seed_scores(decision, standing["system"])
         low, high = 100 * standing["ci_low"], 100 * standing["ci_high"]
-        assert f"**{in_points(scores.mean())}** % ({in_points(low, high)})" in row
+        unit = metric_unit(decision["metric"])
+        assert f"**{in_points(scores.mean())}** {unit} ({in_points(low, high)})" in row
         validation = made.seed_scores(decision, standing["system"], "validation")
         assert (f"validation {in_points(validation.mean())}" in row) == (len(validation) > 0)
         lead = made.find_lead(decision)
@@ -239,7 +240,7 @@ def test_label_counts_and_gains_of_the_first_table_follow_from_the_results(
             validation = made.results.query("task == @task and split == 'validation'")
             assert validation["num_examples"].max() == decision["tuning_labels"]
             assert f"+ {decision['tuning_labels']:,} for tuning" in row
-        if decision["unused_labels"]:
+        if decision["unused_labels"] and "no gain is shown" not in row:
             assert f"{decision['unused_labels']:,} more labelled items are available" in row
         gain = decision["label_gain"]
         if gain is not None and " it gained " in row:
@@ -486,14 +487,20 @@ def read_costs(sentence: Sentence) -> list[object]:
     labels = f"With {most:,} labels, " if most else ""
     start, _, _ = sentence.text.partition(" is the cheapest")
     assert start.startswith(f"{sentence.task}: {labels}")
-    last = start.removeprefix(f"{sentence.task}: {labels}")
+    last = start.removeprefix(f"{sentence.task}: {labels}").removeprefix(
+        "Of the pretrained models, "
+    )
     expected: list[object] = [f"{most:,}"] if most else []
     for name in re.findall(r"(?:; |, | and )([\w -]+?) takes ", sentence.text):
         seconds = costs[name]
         expected.append(f"{seconds:.0f}" if seconds < 120 else f"{seconds / 60:.0f}")
         expected.append(in_points(means[name] - means[last], signed=True))
         last = name
-    return expected
+    return (
+        [*expected, MARGIN]
+        if f"no other scores {MARGIN} points more" in sentence.text
+        else expected
+    )
 
 
 def count_items(sentence: Sentence) -> list[object]:
@@ -502,7 +509,7 @@ def count_items(sentence: Sentence) -> list[object]:
     own = [one for one in sentence.report.analysis["scores"] if one["task"] == sentence.task]
     most = sentence.decision["train_examples"]
     chance = max(
-        one["mean"]
+        one["mean"] or 0.0
         for one in own
         if one["system"]["model"] in ("majority", "chance") and one["train_examples"] == most
     )
@@ -513,7 +520,7 @@ def count_items(sentence: Sentence) -> list[object]:
     items = splits["test"]["items"]
     num_groups = max(one["num_clusters"] for one in own)
     groups = [num_groups] if 0 < num_groups < items else []
-    return [f"{items:,}", *groups, in_points(100 * chance)]
+    return [f"{items:,}", *groups, *([in_points(100 * chance)] if chance else [])]
 
 
 def count_duplicates(sentence: Sentence) -> list[object]:
@@ -546,7 +553,8 @@ def read_cut_texts(sentence: Sentence) -> list[object]:
     notes = [note for reason in rows["reason"].dropna() for note in json.loads(reason)]
     values = [one["value"] for one in notes if one["kind"] == "truncated"]
     shown = dict.fromkeys((f"{100 * one['share']:.0f}", one["max_positions"]) for one in values)
-    return [number for pair in shown for number in pair]
+    assert ("under 1%" in sentence.text) == any(share == "0" for share, _ in shown)
+    return [number for share, longest in shown for number in (max(share, "1"), longest)]
 
 
 def read_confusion(sentence: Sentence) -> list[object]:
@@ -597,6 +605,32 @@ ANSWER_READERS: dict[str, Reader] = {
 }
 
 
+def read_layers(sentence: Sentence) -> list[object]:
+    """Return layer 1 and what the top layer gains over it on each task that is named."""
+    found = []
+    for curve in sentence.report.analysis["layer_curves"]:
+        gain = curve["top_gain"]
+        start = f"In {format_model(curve['model'])} "
+        if gain is None or curve["init"] != "pretrained" or not sentence.text.startswith(start):
+            continue
+        if re.search(rf"\b{curve['task']} [+−]", sentence.text):
+            values = (gain["gain"], gain["ci_low"], gain["ci_high"])
+            found += [in_points(100 * value, signed=True) for value in values]
+    return ["1", *found]
+
+
+def read_use_costs(sentence: Sentence) -> list[object]:
+    """Return the seconds and the points of the one to use of some task, against another one."""
+    found = []
+    for decision in sentence.report.decisions:
+        use = decision["use"]
+        for other in decision["as_good"]:
+            points = 100 * (use["standing"]["mean"] - other["standing"]["mean"])
+            found.append([f"{use['cost']['seconds']:.0f}", in_points(points, signed=True)])
+    (own,) = [one for one in found if one == sentence.find_numbers()][:1] or [[]]
+    return own
+
+
 def find_own_bits(sentence: Sentence) -> dict[str, Any]:
     (own,) = (one for one in sentence.report.analysis["ngram_bits"] if one["model"] == "kneser_ney")
     return own
@@ -617,6 +651,7 @@ READERS: dict[str, Reader] = {
     r".* labels is above TF-IDF with": read_fewest_labels,
     r".*TF-IDF leads with": read_tfidf_leads,
     r".* is the cheapest": read_costs,
+    r".*, the one to use, takes": read_use_costs,
     r"[a-z ]+, [\d,]+ test items": count_items,
     r"Each fold trains on about": lambda one: [
         f"{max(one.tfidf):,}",
@@ -640,6 +675,11 @@ READERS: dict[str, Reader] = {
         max(refit["num_seeds"] for refit in one.report.facts["refits"]),
         one.report.facts["refits"][0]["finetune_seed"],
     ],
+    r"In .* is read better from": read_layers,
+    r"A linear probe on each layer alone": lambda _: ["0"],
+    r"Top minus 1": lambda _: ["1"],
+    r"Selectivity: .*Hewitt and Liang": lambda _: ["2019"],
+    r"2019\)\.": lambda _: ["2019"],  # of Tenney et al.
     r"A family of 2018": lambda _: ["2018"],
     r"Its .* interval is over blocks": lambda _: [CONFIDENCE],
     r"[\d,]+ of the [\d,]+ \w+ items also occur in train": count_duplicates,
@@ -648,12 +688,18 @@ READERS: dict[str, Reader] = {
         for budget in one.report.analysis["budget"]
         for number in (format_bytes(budget["text_bytes"], one), f"{budget['epochs']:.2f}")
     },
-    r"Each has \d+ items": lambda one: {
-        group["num_examples"]
+    r"Each has \d+ items": lambda one: [
+        sizes.pop()
         for scores in one.report.analysis["group_scores"]
-        for group in scores["groups"]
-    },
-    r"\w+, all [\d,]+ labels.*:$": lambda one: [f"{one.decision['train_examples']:,}"],
+        if len(sizes := {group["num_examples"] for group in scores["groups"]}) == 1
+    ],
+    r"The score is the mean over \d+ groups": lambda one: [
+        len(scores["groups"])
+        for scores in one.report.analysis["group_scores"]
+        if scores["task"] == one.task
+    ],
+    r"\w+, no labels, Spearman's rho x 100": lambda _: ["100"],
+    r"\w+, (?:all |[^:]*, )[\d,]+ labels.*:$": lambda one: [f"{one.decision['train_examples']:,}"],
     r"\d+ groups: intervals are for these": lambda one: [
         len(scores["groups"])
         for scores in one.report.analysis["group_scores"]

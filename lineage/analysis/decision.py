@@ -134,7 +134,9 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
     setting = ranking.setting
     use, certainty = _choose(ranking, costs, margin=margin)
     without_public = None if budget is None else use
-    undecided_lead = None if budget is None else _find_undecided_lead(analysis, budget, use)
+    undecided_lead = None
+    if budget is not None and use.standing.above_chance:
+        undecided_lead = _find_undecided_lead(analysis, budget, use)
     if undecided_lead is not None:
         use = _find_tfidf(list_choices(ranking, costs))
         certainty = "undecided"

@@ -39,7 +39,7 @@ READING = (
 NOTE = (
     "Intervals are for other test items. Selectivity: the share of words with the right tag, less "
     "that of a tag drawn at random for each word (Hewitt and Liang 2019); a probe that learns by "
-    "heart has little. Mix: a probe on the weighted mean of all layers, whose center of gravity is "
+    "heart has little. Not shown where most words have one tag. Mix: a probe on the weighted mean of all layers, whose center of gravity is "
     "the mean layer by its weights (Tenney et al. 2019). Top minus 1: the top layer minus the first "
     "one above the embeddings, in points, for other seeds too and corrected (Holm)."
 )
@@ -166,13 +166,14 @@ def _layer_row(curve: LayerCurve, num_columns: int) -> Row:
     center = NO_VALUE
     if curve.center is not None:
         center = f"{curve.center:.1f}"
-    scores = [_score_cell(one) for one in curve.layers]
+    has_selectivity = curve.metric == FORM_METRIC
+    scores = [_score_cell(one, has_selectivity) for one in curve.layers]
     missing = [Cell(NO_VALUE)] * (num_columns - len(scores))
-    return Row([name, gain, center, *scores, *missing, _score_cell(curve.mix)])
+    return Row([name, gain, center, *scores, *missing, _score_cell(curve.mix, has_selectivity)])
 
 
-def _score_cell(score: LayerScore | None) -> Cell:
-    """Format a score with its interval, and with its selectivity if there is one."""
+def _score_cell(score: LayerScore | None, has_selectivity: bool) -> Cell:
+    """Format a score with its interval, and with its selectivity if it is to be shown."""
     if score is None:
         return Cell(NO_VALUE)
     pieces = []
@@ -180,6 +181,6 @@ def _score_cell(score: LayerScore | None) -> Cell:
         pieces += small(
             f"{format_percent(score.ci_low)} to {format_percent(score.ci_high)}", "muted"
         )
-    if score.selectivity is not None:
+    if has_selectivity and score.selectivity is not None:
         pieces += small(f"selectivity {format_percent(score.selectivity)}", "muted", plain=", {}")
     return Cell(format_percent(score.mean), more=pieces)

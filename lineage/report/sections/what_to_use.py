@@ -80,9 +80,10 @@ from lineage.report.styles import find_weak_models, model_style
 from lineage.results import OUTSIDE_FAMILY
 from lineage.tasks.base import load_kind
 
+MORE_TEXT = "Let models read more text"
 NEXT_STEPS = {
     "nothing above chance": "Label more, or let models read more text",
-    "nothing above a 5-gram model": "Let models read more text",
+    "nothing above a 5-gram model": MORE_TEXT,
     "use a public model": "Use the public model",
     "label more first": "Label more before you choose a model",
     "decide with more data": "Undecided; cheapest: TF-IDF",
@@ -225,8 +226,10 @@ def _next_step_cell(analysis: Analysis, decision: Decision, largest: Decision) -
     step = NEXT_STEPS[decision.advice].format(model=format_model(system.model))
     if measures_knowledge(system) and decision.advice not in NOTHING_TO_USE:
         step = KNOWLEDGE
-    label_gain = describe_label_gain(decision)
     is_trained = decision.train_examples > 0
+    if decision.advice == "nothing above chance" and not is_trained:
+        step = MORE_TEXT
+    label_gain = describe_label_gain(decision)
     if not label_gain and decision is largest and is_trained and decision.undecided_lead is None:
         label_gain = NO_LABEL_GAIN.format(system=name_system(system))
     sentences = [f"{label_gain[0].upper()}{label_gain[1:]}."] if label_gain else []
