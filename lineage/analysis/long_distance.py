@@ -1,7 +1,7 @@
 """Pairs of sentences in which words stand between those that must agree.
 
-Test suites say so in the names of groups: a distractor or an attractor (BLiMP), a clause or a phrase
-(the synthetic language), or what agreement goes across (Marvin and Linzen 2018).
+Test suites say so in the names of groups: a distractor or an attractor (BLiMP), a clause or a
+phrase (the synthetic language), or what agreement goes across (Marvin and Linzen 2018).
 """
 
 from collections.abc import Sequence

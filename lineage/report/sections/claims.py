@@ -33,15 +33,16 @@ COLUMNS: Columns = (
     Column("verdict", short="verdict"),
 )
 NOTE = (
-    "Each claim of a paper, with the comparisons that could show it, at every number of labels that "
-    "was run; all of one claim have one correction (Holm), so a gain that is shown above may not be "
-    "shown here. Supported: shown in at least half of them, and the opposite in none; in part: in "
-    "fewer, but at least one; mixed: it and its opposite; contradicted: only the opposite; not "
-    "shown: neither. Could have found: the smallest difference in points that half of the "
-    "comparisons would have shown in 80 of 100 studies. Models that are not shown to have learned "
-    "more than 5-grams count for grammar and today's recipe, and in ablations where pretraining helps "
-    "on the task. Epochs are counted until the validation score is as high as both models ever get; what "
-    "is saved is a share of the longer count. Data, sizes and budgets differ from the papers'."
+    "Each claim of a paper, with the comparisons that could show it, at every number of labels "
+    "that was run; all of one claim have one correction (Holm), so a gain that is shown above may"
+    " not be shown here. Supported: shown in at least half of them, and the opposite in none; in "
+    "part: in fewer, but at least one; mixed: it and its opposite; contradicted: only the "
+    "opposite; not shown: neither. Could have found: the smallest difference in points that half "
+    "of the comparisons would have shown in 80 of 100 studies. Models that are not shown to have "
+    "learned more than 5-grams count for grammar and today's recipe, and in ablations where "
+    "pretraining helps on the task. Epochs are counted until the validation score is as high as "
+    "both models ever get; what is saved is a share of the longer count. Data, sizes and budgets "
+    "differ from the papers'."
 )
 LOST_TO_MORE_LABELS = "lost to far more than ten times the labels (no contradiction)"
 POINTS = "points"  # the unit that the heading means
