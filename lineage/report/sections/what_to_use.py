@@ -347,8 +347,8 @@ def _describe_prediction(report: ReportData, tested: Sequence[str], option: str)
 
 
 def _labels_new_items(report: ReportData, task: str) -> bool:
-    first, *_ = report.analysis.scores_of_task(task)
-    return load_kind(first.kind).labels_new_items
+    scores = report.analysis.scores_of_task(task)
+    return all(load_kind(score.kind).labels_new_items for score in scores)
 
 
 def _describe_refits(report: ReportData, decisions: Mapping[str, Decision]) -> str:
