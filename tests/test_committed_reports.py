@@ -627,8 +627,8 @@ def read_use_costs(sentence: Sentence) -> list[object]:
         for other in decision["as_good"]:
             points = 100 * (use["standing"]["mean"] - other["standing"]["mean"])
             found.append([f"{use['cost']['seconds']:.0f}", in_points(points, signed=True)])
-    (own,) = [one for one in found if one == sentence.find_numbers()][:1] or [[]]
-    return own
+    assert sentence.find_numbers() in found
+    return list(sentence.find_numbers())
 
 
 def find_own_bits(sentence: Sentence) -> dict[str, Any]:

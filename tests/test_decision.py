@@ -417,6 +417,25 @@ def test_at_chance_nothing_is_recommended() -> None:
     assert answer == "For the task sense, nothing is shown to be above chance."
 
 
+def test_at_chance_the_highest_score_is_named_and_not_that_of_tfidf() -> None:
+    cells = with_floor(build_cells(elmo=0.52, tfidf=0.49), share=0.52)
+    elmo, tfidf, *_ = cells
+    comparison = dataclasses.replace(
+        compare_on("sense", "elmo", "no significant difference"),
+        comparison_type="tfidf",
+        label_count="100",
+        first=elmo.system,
+        second=tfidf.system,
+    )
+    analysis = dataclasses.replace(analyze_cells(cells), comparisons=(comparison,))
+    (decision,) = decide(analysis, {})
+    assert decision.advice == "nothing above chance" and decision.undecided_lead is None
+    assert decision.use.standing.system.model == "elmo"
+    assert "Label more" in read_decision(analysis, decision)["Next step"]
+    without_labels = dataclasses.replace(decision, train_examples=0)
+    assert "Label more" not in read_decision(analysis, without_labels)["Next step"]
+
+
 def plant(name: str, num_right: int, *, num_items: int = 4000, public: bool = False) -> ResultCell:
     """Return a cell whose first answers are right: the items are nested."""
     cell = build_cell(name, np.tile(np.arange(num_items) < num_right, (2, 1)).astype(float))

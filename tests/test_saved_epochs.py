@@ -89,6 +89,17 @@ def test_epochs_are_counted_until_both_are_as_good(
     assert found.interval == pytest.approx(1 / EPOCHS)
 
 
+def test_a_curve_without_a_score_says_nothing(tmp_path: Path) -> None:
+    """A correlation of constant predictions is none."""
+    Study(tmp_path, grid=MODELS_GRID).write()
+    write_curve(tmp_path, "gpt", rate=6.0)
+    path = tmp_path / "curves/evaluate-gpt-0-sense.parquet"
+    table = artifacts.read_table(path)
+    table.loc[table["init"] == "random", "validation_score"] = np.nan
+    artifacts.write_table(path, table)
+    assert measure_saved_epochs(tmp_path, MODELS_GRID) == []
+
+
 def test_two_seeds_say_nothing(tmp_path: Path) -> None:
     grid = replace(MODELS_GRID, finetune_seeds=(0, 1))
     analysis = analyze_curves(tmp_path, rate=6.0, grid=grid)

@@ -8,14 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lineage.analysis.cells import (
-    ResultCell,
-    add_predictions,
-    read_predictions,
-    system_key,
-)
+from lineage.analysis.cells import ResultCell, add_predictions, read_predictions, system_key
 from lineage.analysis.records import Setting, System
+from lineage.answers.pair import PairAnswer
 from lineage.config.params import Grid
+from lineage.tasks.base import load_kind
 
 OVER_DISTANCE = "{} over distance"  # the name of a task's part
 NAMES = "distractor|attractor|across|clause|phrase"  # in the name of a group
@@ -24,8 +21,8 @@ NAMES = "distractor|attractor|across|clause|phrase"  # in the name of a group
 def read_distant_cells(
     cells: Sequence[ResultCell], results_dir: Path, grid: Grid, *, split: str
 ) -> dict[tuple[Setting, System], ResultCell]:
-    """Return the zero-shot cells with the scores of such items alone. Raises InputError."""
-    zero_shot = [cell for cell in cells if cell.system.transfer == "zero_shot"]
+    """Return the cells of pairs with the scores of such items alone. Raises InputError."""
+    of_pairs = [cell for cell in cells if issubclass(load_kind(cell.kind).answer, PairAnswer)]
     distant = {
         (*system_key(cell.system), cell.task, cell.label_count): replace(
             cell,
@@ -35,7 +32,7 @@ def read_distant_cells(
             prediction_hashes={},
             group_sizes=None,
         )
-        for cell in zero_shot
+        for cell in of_pairs
     }
     if distant:
         for predictions in read_predictions(results_dir, grid):
@@ -43,6 +40,6 @@ def read_distant_cells(
             add_predictions(distant, predictions[is_distant], split=split)
     return {
         (cell.setting, cell.system): own
-        for cell, own in zip(zero_shot, distant.values(), strict=True)
+        for cell, own in zip(of_pairs, distant.values(), strict=True)
         if own.item_scores
     }

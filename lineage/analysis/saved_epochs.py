@@ -89,7 +89,7 @@ def _measure_pair(
     random_curves = dict(iter(random.groupby([*SEED_COLUMNS], dropna=False)))
     for seeds, curve in pretrained.groupby([*SEED_COLUMNS], dropna=False):
         other = random_curves.get(seeds)
-        if other is None:
+        if other is None or not (_has_scores(curve) and _has_scores(other)):
             continue
         share, interval = _compare_curves(curve, other)
         pretrain_seed, finetune_seed, _ = map(str, seeds)
@@ -105,6 +105,11 @@ def _measure_pair(
             np.array([float(np.mean(folds)) for folds in shares.values()]),
             float(np.mean(intervals)),
         )
+
+
+def _has_scores(curve: pd.DataFrame) -> bool:
+    """Return whether there is a score: a correlation of constant predictions is none."""
+    return bool(curve["validation_score"].notna().any())
 
 
 def _system_of(curves: pd.DataFrame) -> System:
