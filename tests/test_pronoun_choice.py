@@ -1,6 +1,5 @@
 """Pronouns: bad rows are refused, and heads learn which candidate a pronoun stands for."""
 
-import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
@@ -27,6 +26,7 @@ from lineage.synthetic.grammar import DEFAULT_GRAMMAR_SEED, Sampler, SentenceGen
 from lineage.synthetic.words import build_lexicon
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
+from tests.helpers.documents import run_documented_code
 from tests.helpers.fitting import PLAIN_FINETUNE, extract_features, finetune, predict_finetuned
 from tests.helpers.golden import data_folder
 from tests.helpers.new_study import make_home
@@ -210,17 +210,6 @@ He (1) | saw - | her (0) | there -
 """
 
 
-def run_documented_code(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, num_candidates: int
-) -> None:
-    """Run the code of docs/how-to/data-and-tasks.md in a folder with its files."""
-    page = (tiny.ROOT / "docs/how-to/data-and-tasks.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert code.count("NUM_CANDIDATES = 2") == 1
-    monkeypatch.chdir(folder)
-    exec(code.replace("NUM_CANDIDATES = 2", f"NUM_CANDIDATES = {num_candidates}"), {})
-
-
 def documented_files() -> dict[str, str]:
     return {split: f"pronouns_{split}.jsonl" for split in ("train", "validation", "test")}
 
@@ -238,7 +227,7 @@ def test_the_code_of_the_docs_asks_about_the_entities_that_were_named_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_coreference(tmp_path)
-    run_documented_code(tmp_path, monkeypatch, num_candidates=2)
+    run_documented_code(tmp_path, monkeypatch, "pronouns_{split}.jsonl", NUM_CANDIDATES=2)
     rows = pd.read_json("pronouns_test.jsonl", lines=True)
     asked = [(row.pronoun, row.a, row.b, row.label) for row in rows.itertuples()]
     mayor = "the mayor of Rome"
@@ -261,7 +250,7 @@ def test_a_single_candidate_asks_if_it_is_the_same_entity(
     """On real novels: the books of the splits differ, and every mention is found in its text."""
     for path in (data_folder() / "litbank").glob("coreference_*.parquet"):
         shutil.copy(path, tmp_path)
-    run_documented_code(tmp_path, monkeypatch, num_candidates=1)
+    run_documented_code(tmp_path, monkeypatch, "pronouns_{split}.jsonl", NUM_CANDIDATES=1)
     keys = {
         "files": documented_files(),
         "group": "book",
