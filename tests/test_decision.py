@@ -256,29 +256,39 @@ def test_on_minimal_pairs_a_model_must_be_better_than_counting() -> None:
     assert decision.advice == "pretrain on your text"
 
 
-def test_minimal_pairs_tell_which_model_knows_most_and_not_what_to_use() -> None:
+@pytest.mark.parametrize(
+    ("kind", "knowledge", "without", "start"),
+    [
+        ("minimal_pairs", "grammar", " without labels", "Without labels, ELMo"),
+        ("tree_depth", "sentence form", "", "ELMo"),
+    ],
+)
+def test_what_measures_knowledge_tells_which_model_knows_most_and_not_what_to_use(
+    kind: str, knowledge: str, without: str, start: str
+) -> None:
     """The highest score is named, although a model that is as good builds faster."""
     cells = with_floor(build_cells(elmo=0.9, gpt=0.895))
-    for cell in cells[:2]:
-        cell.system = dataclasses.replace(cell.system, transfer="zero_shot", head="none")
+    for cell in cells:
+        cell.kind = kind
+        cell.train_examples = 0 if without else 100
     analysis = analyze_cells(cells)
     (decision,) = decide(analysis, costs_of(cells, elmo=5000.0, gpt=10.0))
     assert (decision.use.standing.system.model, decision.certainty) == ("elmo", "open")
-    assert describe_finding([decision]) == "On grammar (sense), ELMo scores highest"
+    assert describe_finding([decision]) == f"On {knowledge} (sense), ELMo scores highest"
     assert summarize_decisions(analysis, [decision]) == (
-        "Without labels, ELMo scores highest on the grammar of sense (GPT may be as good)."
+        f"{start} scores highest on the {knowledge} of sense (GPT may be as good)."
     )
     assert describe_decision(decision).startswith(
-        "The highest on grammar without labels is ELMo, zero-shot: 90.0 % ("
+        f"The highest on {knowledge}{without} is ELMo, fine-tuned: 90.0 % ("
     )
     line = read_decision(analysis, decision)
     assert (
-        line["Use"] == "Highest: **ELMo** zero-shot"
+        line["Use"] == "Highest: **ELMo** fine-tuned"
         and line["May be as good or better"] == "GPT 89.5"
     )
     assert line["Sure?"].startswith("no (P = 0.")
     assert line["Next step"].startswith(
-        "**Not for use: it tells which model knows most grammar without labels.**"
+        f"**Not for use: it tells which model knows most about {knowledge}.**"
     )
 
 

@@ -22,8 +22,7 @@ from lineage.analysis.records import (
 )
 from lineage.analysis.settings import OmittedMethod, find_omitted_methods
 from lineage.answers.metrics import RANKING_METRICS
-from lineage.methods.registry import find_method_type
-from lineage.methods.sentence_probability import SentenceProbabilityMethod
+from lineage.tasks.base import load_kind
 
 Certainty = Literal[
     "clear",  # no other system may be the best
@@ -96,6 +95,8 @@ class Decision:
     # That of `under_budget` over TF-IDF: tests over seeds do not show it.
     budget_lead_may_be_luck: bool = False
     counting_score: float | None = None  # of a 5-gram model, if nothing is shown to be better
+    # `Kind.knowledge` of the task, which is not for use; empty: the system is one to use.
+    knowledge: str = ""
 
     @property
     def setting(self) -> Setting:
@@ -105,12 +106,6 @@ class Decision:
     def expected_score(self) -> float:
         """The score of the system to use, in the unit of the metric."""
         return self.use.standing.mean * RANKING_METRICS[self.metric]
-
-
-def measures_knowledge(system: System) -> bool:
-    """Return whether a score tells what a model knows, as that of minimal pairs: nobody uses it."""
-    method = find_method_type(system.transfer, system.head)
-    return method is not None and method.name == SentenceProbabilityMethod.name
 
 
 def printed_gap(high: float, low: float) -> float:
@@ -135,7 +130,8 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
     use, certainty = _choose(ranking, costs, margin=margin)
     without_public = None if budget is None else use
     undecided_lead = None
-    if budget is not None and use.standing.above_chance:
+    knowledge = load_kind(ranking.kind).knowledge
+    if budget is not None and use.standing.above_chance and not knowledge:
         undecided_lead = _find_undecided_lead(analysis, budget, use)
     if undecided_lead is not None:
         use = _find_tfidf(list_choices(ranking, costs))
@@ -173,6 +169,7 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
         under_budget=under_budget,
         overall=best_overall,
         overall_gain=overall_gain,
+        knowledge=knowledge,
         label_gain=label_gain,
         advice=advice,
         omitted=_list_omitted(analysis, setting),
@@ -314,7 +311,7 @@ def _choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Choice, C
         return choices[0], "open"
     highest = _choose_cheapest(_select_highest(above_chance))
     close = [choice for choice in above_chance if choice.standing.behind_low >= -margin]
-    is_by_cost = bool(close) and not measures_knowledge(highest.standing.system)
+    is_by_cost = bool(close) and not load_kind(ranking.kind).knowledge
     chosen = _choose_cheapest(close) if is_by_cost else highest
     others = [choice for choice in choices if choice != chosen]
     if close and not any(_is_as_good(choice.standing, margin=margin) for choice in others):

@@ -6,7 +6,6 @@ from lineage.analysis.decision import (
     Choice,
     Decision,
     lacks_gain,
-    measures_knowledge,
     printed_gap,
 )
 from lineage.analysis.outside import find_outside_leads
@@ -36,8 +35,8 @@ FINDINGS = {
     "undecided": "undecided for {tasks} ({model} or TF-IDF)",
     "nothing above chance": "nothing above chance for {tasks}",
     "nothing above a 5-gram model": "no model is shown to beat 5-grams on {tasks}",
-    "grammar": "on grammar ({tasks}), {model} scores highest",
 }
+KNOWLEDGE_FINDING = "on {advice} ({tasks}), {model} scores highest"
 
 
 def name_system(system: System) -> str:
@@ -169,8 +168,9 @@ def describe_decision(decision: Decision) -> str:
         )
     public = "the public model " if decision.advice == "use a public model" else ""
     start = "Use" if decision.undecided_lead is None else "Undecided; the cheapest is"
-    if measures_knowledge(use.system):
-        start = "The highest on grammar without labels is"
+    if decision.knowledge:
+        without = "" if decision.train_examples else " without labels"
+        start = f"The highest on {decision.knowledge}{without} is"
     text = f"{start} {public}{_describe_score(decision.use, decision.metric)}"
     if public and decision.overall_gain is not None:
         text += f", {_format_lead(decision)} points above the best without public weights"
@@ -188,7 +188,7 @@ def _describe_under_budget(decision: Decision, choice: Choice) -> str:
     """Tell what to use where public models may not be used."""
     if not choice.standing.above_chance:
         return "Without public weights, nothing is shown to be above chance."
-    verb = "the highest is" if measures_knowledge(choice.standing.system) else "use"
+    verb = "the highest is" if decision.knowledge else "use"
     text = f"Without public weights, {verb} {_describe_score(choice, decision.metric)}"
     if decision.budget_lead_may_be_luck:
         text += ", whose lead over TF-IDF may be luck"
@@ -281,7 +281,8 @@ def describe_finding(decisions: Sequence[Decision]) -> str:
             tasks = (
                 f"all {len(group)} tasks" if is_all else f"{len(group)} of {len(decisions)} tasks"
             )
-        parts.append(FINDINGS[advice].format(model=format_model(model), tasks=tasks))
+        finding = FINDINGS.get(advice, KNOWLEDGE_FINDING)
+        parts.append(finding.format(advice=advice, model=format_model(model), tasks=tasks))
     text = "; ".join(parts) or "no system has a score"
     return f"{text[0].upper()}{text[1:]}"
 
@@ -330,11 +331,10 @@ def _describe_outside_leads(analysis: Analysis, decisions: Iterable[Decision]) -
 
 
 def _answer_key(decision: Decision) -> tuple[str, str]:
-    """Return the advice with the model that it names."""
-    system = decision.use.standing.system
-    model = system.model
-    if measures_knowledge(system) and decision.advice not in NOTHING_TO_USE:
-        return "grammar", model
+    """Return the advice, or the knowledge that is measured, with the model that it names."""
+    model = decision.use.standing.system.model
+    if decision.knowledge and decision.advice not in NOTHING_TO_USE:
+        return decision.knowledge, model
     if decision.advice == "use a public model":
         return decision.advice, model
     if decision.advice in NOTHING_TO_USE:
@@ -364,7 +364,7 @@ def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decisio
             f"For {tasks}, it is undecided whether {format_model(model)} is better than TF-IDF, "
             "which is the cheapest."
         )
-    if model == "tfidf":
+    if model == "tfidf" and not group[0].knowledge:
         answer = f"For {tasks}, use TF-IDF: no pretrained model is shown to be worth more"
         if any(method.transfer == "finetuned" for one in group for method in one.omitted):
             answer += " (with so many labels, none was fine-tuned)"
@@ -373,9 +373,9 @@ def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decisio
     for one in group:
         notes = [*_describe_lead(analysis, one), *_describe_equals(one)]
         named.append(f"{one.task} ({'; '.join(notes)})" if notes else one.task)
-    if advice == "grammar":
-        tasks = join_with_and(named)
-        return f"Without labels, {format_model(model)} scores highest on the grammar of {tasks}."
+    if advice == group[0].knowledge:
+        start = f"{format_model(model)} scores highest on the {advice} of {join_with_and(named)}."
+        return start if group[0].train_examples else f"Without labels, {start}"
     return f"Use {format_model(model)}, pretrained on your text, for {join_with_and(named)}."
 
 

@@ -89,13 +89,17 @@ def find_cached_runs(
 
 def format_run_name(decisions: Sequence[Decision], *, pipeline: str) -> str:
     """Return the name of the parent run in 20 characters or so: `use bert in 3 of 5 (1a2b3c4d)`."""
+    for_use = [one for one in decisions if not one.knowledge]
     recommended = [
-        one.use.standing.system.model for one in decisions if one.use.standing.above_chance
+        one.use.standing.system.model
+        for one in for_use or decisions
+        if one.use.standing.above_chance
     ]
     summary = "nothing above chance" if decisions else ""
     if recommended:
         model, count = Counter(recommended).most_common(1)[0]
-        summary = f"use {model} in {count} of {len(decisions)}"
+        verb = "use" if for_use else "highest"
+        summary = f"{verb} {model} in {count} of {len(for_use or decisions)}"
     return f"{summary} ({pipeline[:8]})".strip()
 
 

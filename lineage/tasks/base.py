@@ -73,6 +73,9 @@ class Kind:
     make_example: Callable[[Task], dict[str, Any]] | None = None
     # Its answers follow from the form of sentences, as probes of layers ask, and not their meaning.
     is_about_form: bool = False
+    # What a score tells that a model knows, such as grammar, where nobody needs the answers
+    # themselves. Empty: people have items whose labels a system can give.
+    knowledge: str = ""
     # The columns by which `lineage init` recognizes the kind; None: it does not propose it.
     recognition: Recognition | None = None
 
@@ -112,11 +115,8 @@ class Kind:
 
     @property
     def labels_new_items(self) -> bool:
-        """A system of this kind is worth keeping: people have items whose labels it can give.
-
-        Without `label_columns`, the labels follow from the texts by a rule.
-        """
-        return self.has_train_split and bool(self.label_columns)
+        """A system of this kind is worth keeping: people have items whose labels it can give."""
+        return not self.knowledge
 
     def suits_setfit(self, task: Task) -> bool:
         """Return whether SetFit can learn a task of this kind: one text has one label."""

@@ -33,6 +33,7 @@ KIND = Kind(
     extract_texts=extract_texts,
     answer=PairAnswer,
     metrics=("accuracy",),
+    knowledge="grammar",
     may_truncate=False,  # sentences that are cut may no longer differ
     whole_text_columns=("good", "bad"),
     identity_columns=("good", "bad"),

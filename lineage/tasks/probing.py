@@ -50,4 +50,5 @@ def make_probing_kind(
         may_truncate=False,
         identity_columns=("text",),
         is_about_form=True,
+        knowledge="sentence form",
     )

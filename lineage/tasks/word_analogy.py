@@ -46,6 +46,7 @@ KIND = Kind(
     extract_texts=extract_item_words,
     answer=AnalogyAnswer,
     metrics=("accuracy",),
+    knowledge="word meaning",
     may_truncate=False,  # half a word is another word
     check_items=check_items,
     identity_columns=("words",),

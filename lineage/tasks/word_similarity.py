@@ -52,6 +52,7 @@ KIND = Kind(
     extract_texts=extract_item_words,
     answer=SimilarityAnswer,
     metrics=("spearman",),
+    knowledge="word meaning",
     may_truncate=False,  # half a word is another word
     check_items=check_items,
     identity_columns=("words",),

@@ -8,7 +8,6 @@ from lineage.analysis.decision import (
     Decision,
     largest_label_counts,
     list_choices,
-    measures_knowledge,
     pareto_front,
     widest_rankings,
 )
@@ -28,6 +27,7 @@ from lineage.report.formatting import (
 from lineage.report.section import Figure, Figures, Paragraph, ReportData, Section
 from lineage.report.sections.outside_systems import describe_prices
 from lineage.report.styles import find_weak_models, model_style
+from lineage.tasks.base import load_kind
 
 
 def build(report: ReportData) -> Section | None:
@@ -83,7 +83,7 @@ def build_cost_panels(
             use=None if decision is None else decision.use,
             train_examples=ranking.train_examples,
         )
-        if measures_knowledge(ranking.best.system):
+        if load_kind(ranking.kind).knowledge:
             sentence = _describe_knowledge(analysis, timed)
         panel = _draw_cost_panel(analysis, ranking, timed, size)
         found.append(Figure(panel, sentence, ranking.task))

@@ -8,7 +8,6 @@ from lineage.analysis.decision import (
     Choice,
     Decision,
     SystemCost,
-    measures_knowledge,
     widest_rankings,
 )
 from lineage.analysis.records import (
@@ -91,7 +90,7 @@ NEXT_STEPS = {
     "pretrain on your text": "Use {model}",
 }
 AS_GOOD = "May be as good or better"
-KNOWLEDGE = "Not for use: it tells which model knows most grammar without labels"
+KNOWLEDGE = "Not for use: it tells which model knows most about {knowledge}"
 NO_LABEL_GAIN = "run {system} with a second number of labels to see what labels bring"
 
 
@@ -167,7 +166,7 @@ def _use_cell(analysis: Analysis, decision: Decision) -> Cell:
     pieces = [_strong(format_model(system.model))]
     if use := format_use(system):
         pieces.append(Piece(use))
-    if measures_knowledge(system):
+    if decision.knowledge:
         pieces.insert(0, Piece("Highest:"))
     else:
         pieces += small(format_cost(decision.use.cost), "muted")
@@ -224,8 +223,8 @@ def _next_step_cell(analysis: Analysis, decision: Decision, largest: Decision) -
     """Say what to do; what labels have brought stands at the most labels of a task."""
     system = decision.use.standing.system
     step = NEXT_STEPS[decision.advice].format(model=format_model(system.model))
-    if measures_knowledge(system) and decision.advice not in NOTHING_TO_USE:
-        step = KNOWLEDGE
+    if decision.knowledge and decision.advice not in NOTHING_TO_USE:
+        step = KNOWLEDGE.format(knowledge=decision.knowledge)
     is_trained = decision.train_examples > 0
     if decision.advice == "nothing above chance" and not is_trained:
         step = MORE_TEXT
@@ -288,13 +287,12 @@ def _list_as_good(decision: Decision, weak_models: Collection[str]) -> str:
     """Name the systems that are as good, and what they cost; ‡ behind models that learned little."""
     if decision.certainty == "alone":
         return "nothing to compare with"
-    is_knowledge = measures_knowledge(decision.use.standing.system)
     names = []
     for one in decision.as_good:
         model = one.standing.system.model
         shown = format_model(model)
         score = f"{shown} {format_percent(one.standing.mean)}"
-        name = score if is_knowledge else _name_with_cost(one)
+        name = score if decision.knowledge else _name_with_cost(one)
         names.append(name.replace(shown, f"{shown} ‡", 1) if model in weak_models else name)
     if decision.counting_score is not None:
         names.insert(0, f"a 5-gram model {format_percent(decision.counting_score)}")
