@@ -130,8 +130,7 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
     use, certainty = _choose(ranking, costs, margin=margin)
     without_public = None if budget is None else use
     undecided_lead = None
-    knowledge = load_kind(ranking.kind).knowledge
-    if budget is not None and use.standing.above_chance and not knowledge:
+    if budget is not None and use.standing.above_chance:
         undecided_lead = _find_undecided_lead(analysis, budget, use)
     if undecided_lead is not None:
         use = _find_tfidf(list_choices(ranking, costs))
@@ -169,7 +168,7 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
         under_budget=under_budget,
         overall=best_overall,
         overall_gain=overall_gain,
-        knowledge=knowledge,
+        knowledge=load_kind(ranking.kind).knowledge,
         label_gain=label_gain,
         advice=advice,
         omitted=_list_omitted(analysis, setting),
@@ -206,7 +205,10 @@ def _find_undecided_lead(analysis: Analysis, budget: Ranking, use: Choice) -> Co
     """Return the comparison of the chosen system with TF-IDF, unless it is shown to be better.
 
     With too few seeds, it is the test items alone that may exclude TF-IDF from the best.
+    What measures knowledge is not about use, so nothing is undecided.
     """
+    if load_kind(budget.kind).knowledge:
+        return None
     for one in analysis.comparisons:
         is_own = one.setting == budget.setting and one.first == use.standing.system
         if one.comparison_type != "tfidf" or not is_own or one.verdict == "better":
