@@ -129,9 +129,7 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
     setting = ranking.setting
     use, certainty = _choose(ranking, costs, margin=margin)
     without_public = None if budget is None else use
-    undecided_lead = None
-    if budget is not None and use.standing.above_chance:
-        undecided_lead = _find_undecided_lead(analysis, budget, use)
+    undecided_lead = None if budget is None else _find_undecided_lead(analysis, budget, use)
     if undecided_lead is not None:
         use = _find_tfidf(list_choices(ranking, costs))
         certainty = "undecided"
@@ -207,7 +205,7 @@ def _find_undecided_lead(analysis: Analysis, budget: Ranking, use: Choice) -> Co
     With too few seeds, it is the test items alone that may exclude TF-IDF from the best.
     What measures knowledge is not about use, so nothing is undecided.
     """
-    if load_kind(budget.kind).knowledge:
+    if load_kind(budget.kind).knowledge or not use.standing.above_chance:
         return None
     for one in analysis.comparisons:
         is_own = one.setting == budget.setting and one.first == use.standing.system
