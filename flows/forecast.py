@@ -4,7 +4,6 @@ import contextlib
 import heapq
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from flows.execute import StageContext, run_stage
-from flows.machine import default_jobs, start_stage_server
+from flows.machine import default_jobs
 from flows.plan import (
     FIRST_STAGE,
     StageNode,
@@ -23,21 +21,19 @@ from flows.plan import (
     read_graph,
     read_stale_reasons,
 )
-from flows.rehearsal import DVC_CONFIG, forecast_study
+from flows.rehearsal import forecast_study
 from flows.scheduler import select_next
 from flows.study import check_places, is_running, open_study
 from lineage.config.params import read_params
 from lineage.errors import InputError
 from lineage.forecast.records import StageForecast, StudyForecast
 from lineage.forecast.time_limit import describe_proposal, propose
-from lineage.runtime.code import PROJECT_ROOT
-from lineage.runtime.scratch import scratch_folder
 from lineage.runtime.settings import find_existing_folder, read_runtime_settings, resolve_data_root
 from lineage.study.checks import check_study
 from lineage.study.source_records import collect_records, refresh_parameter_records
 
-EMPTY_STAGES_PER_JOB = 2
-EMPTY_STAGE_TIMEOUT = 120.0
+# What DVC, MLflow and the start of a process add to a stage (docs/decisions/0038).
+OVERHEAD_SECONDS = 0.75
 MAX_LONGEST = 3  # stages that are named
 DISK_COPIES = 2  # of an output: in its place, and in DVC's cache
 
@@ -113,60 +109,6 @@ def _choose_stages(
     return select_next(
         in_run_order(ready), [*running.values()], jobs=jobs, exclusive_gpu=exclusive_gpu
     )
-
-
-def measure_overhead(num_stages: int, *, jobs: int, threads: int = 1) -> float:
-    """Return the seconds that a stage takes besides its work, in a study of so many stages.
-
-    Stages without work run as stages do: through DVC, whose lock they wait for, `jobs` at a time.
-    """
-    with scratch_folder() as root:
-        names = _write_empty_study(root, num_stages, num_empty=1 + EMPTY_STAGES_PER_JOB * jobs)
-        context = StageContext(root, {"PYTHONPATH": str(PROJECT_ROOT)}, threads)
-        start_stage_server(root)
-
-        def run(name: str) -> float:
-            result = run_stage(name, context=context, timeout_seconds=EMPTY_STAGE_TIMEOUT)
-            if not result.succeeded:
-                raise InputError(
-                    "the forecast cannot be made, since a stage without work did not end well; if "
-                    f"the machine is busy, try again later: {result.message}"
-                )
-            return result.seconds
-
-        run(names[0])  # creates MLflow's store
-        with ThreadPoolExecutor(jobs) as pool:
-            return min(pool.map(run, names[1:]))  # other programs may slow down the rest
-
-
-def _write_empty_study(root: Path, num_stages: int, *, num_empty: int) -> list[str]:
-    """Write a study of stages without work, and return their names.
-
-    Its dvc.lock is as long as that of `num_stages` stages that have run.
-    """
-    (root / ".dvc").mkdir()
-    (root / ".dvc" / "config").write_text(DVC_CONFIG)
-    (root / "params.yaml").write_text("{}\n")
-    numbers = ", ".join(str(number) for number in range(num_empty))
-    command = "python -m lineage.forecast.empty_stage"
-    (root / "dvc.yaml").write_text(
-        "stages:\n"
-        "  empty:\n"
-        f"    matrix: {{number: [{numbers}]}}\n"
-        f"    cmd: {command} ${{item.number}}\n"
-        "    outs: ['empty-${item.number}.txt']\n"
-        "    meta: {pool: local, timeout_s: 120}\n"
-    )
-    lines = ["schema: '2.0'", "stages:"]
-    for number in range(num_stages):
-        lines += [f"  done@{number}:", "    cmd: python -m done"]
-        for part in ("deps", "outs"):
-            lines.append(f"    {part}:")
-            for index in range(4):
-                lines += [f"    - path: artifacts/{part}/{number}/{index}", "      hash: md5"]
-                lines += [f"      md5: a{number:028x}{index:03x}", "      size: 1"]
-    (root / "dvc.lock").write_text("\n".join(lines) + "\n")
-    return [f"empty@{number}" for number in range(num_empty)]
 
 
 def print_forecast(
@@ -254,7 +196,6 @@ def check_and_forecast(
     nodes_to_run = [node for node in nodes if stale[node.name]]
     jobs = jobs or read_runtime_settings().jobs or default_jobs(params.threads)
     with _show_progress() as on_progress:
-        overhead_seconds = measure_overhead(len(nodes), jobs=jobs, threads=params.threads)
         forecast = forecast_study(
             root,
             nodes_to_run,
@@ -270,13 +211,13 @@ def check_and_forecast(
             chosen,
             changed,
             jobs=jobs,
-            overhead_seconds=overhead_seconds,
+            overhead_seconds=OVERHEAD_SECONDS,
             exclusive_gpu=params.device == "cuda",
         )
 
     run = simulate(nodes_to_run, forecast)
     print_forecast(
-        nodes_to_run, forecast, run, overhead_seconds=overhead_seconds, by_stage=by_stage
+        nodes_to_run, forecast, run, overhead_seconds=OVERHEAD_SECONDS, by_stage=by_stage
     )
     check_free_space(root, read_cache_folder(root), run.disk_bytes)
     if minutes is None or run.seconds <= 60 * minutes:
