@@ -7,7 +7,6 @@ the stages that it affects. Only DVC reads them.
 import dataclasses
 from typing import Any
 
-from lineage.config.data import Task
 from lineage.config.params import Params
 from lineage.study.models import ModelConfig
 from lineage.tasks.base import list_sentence_tasks
@@ -18,11 +17,6 @@ Record = dict[str, Any]
 def stage_records(params: Params, models: dict[str, ModelConfig]) -> dict[str, Record]:
     """Return the record of each stage by its name in artifacts/sources/config."""
     corpus = params.budget.corpus
-    grid = _as_tree(params.grid)
-    if not params.grid.text_shares:
-        del grid["text_shares"]  # as before that key existed
-    if not params.grid.sweep:
-        del grid["sweep"]
     records: dict[str, Record] = {
         f"corpus-{corpus}": {"seed": params.seed, **_as_tree(params.corpora[corpus])},
         "contamination": {"corpus": corpus, "split": params.report.split},
@@ -38,9 +32,9 @@ def stage_records(params: Params, models: dict[str, ModelConfig]) -> dict[str, R
             "tasks": list_sentence_tasks(params.tasks, params.grid.tasks),
         },
         "report": {
-            "grid": grid,
+            "grid": _as_tree(params.grid),
             "report": _as_tree(params.report),
-            "tasks": {name: _task_tree(task) for name, task in params.tasks.items()},
+            "tasks": {name: _as_tree(task) for name, task in params.tasks.items()},
         },
     }
     records["refit"] = params.compute_settings | {"split": params.report.split}
@@ -58,9 +52,6 @@ def _model_records(params: Params, model: ModelConfig) -> dict[str, Record]:
     )
     if model.name not in params.grid.setfit_models:
         del evaluate["evaluate"]["setfit"]
-    for optional in ("layer_probe", "neighbours"):
-        if getattr(model.evaluate, optional) is None:
-            del evaluate["evaluate"][optional]
     tokenizer = _as_tree(model.tokenizer) if model.tokenizer else "pretrained"
     tokenizer_record: Record = {
         "seed": params.seed,
@@ -112,11 +103,6 @@ def _evaluation_grid(params: Params) -> Record:
         "label_counts": params.grid.label_counts,
         "tfidf_C": params.grid.tfidf_C,  # of the unigram control
     }
-
-
-def _task_tree(task: Task) -> Record:
-    """Return the keys of a task; without outside systems, as before that key existed."""
-    return _as_tree(task) if task.outside_systems else task.data_keys
 
 
 def _as_tree(record: Any) -> Record:
