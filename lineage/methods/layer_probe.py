@@ -52,6 +52,8 @@ from lineage.results import LAYER_TRIAL, MIX_LAYER
 from lineage.tasks.base import Kind
 from lineage.tasks.info import TaskInfo
 
+TAG_METRIC = "token_accuracy"  # of plain tags, such as parts of speech
+
 
 @dataclass(frozen=True, kw_only=True)
 class LayerProbeMethod(HeadMethod):
@@ -202,7 +204,8 @@ def _answer(
 ) -> Iterator[pd.DataFrame]:
     """Yield the predictions of a probe for each scored split and test set.
 
-    Those of tags on a single layer have a column with the selectivity.
+    Those of plain tags on a single layer have a column with the selectivity. Spans have none: most
+    words are outside of them, so words that have one tag each are easier than the task.
     """
 
     def predict(part: SplitItems) -> HeadOutput:
@@ -210,7 +213,8 @@ def _answer(
 
     head = FittedHead(predict, None)
     control: LinearProbe | None = None
-    if isinstance(problem.answer, TagsAnswer) and layer != MIX_LAYER:
+    has_plain_tags = context.task.info.ranking_metric == TAG_METRIC
+    if isinstance(problem.answer, TagsAnswer) and has_plain_tags and layer != MIX_LAYER:
         seed = run.finetune_seed or 0
         random_tags = _RandomTags(context, fitted, problem.answer, np.sort(problem.labels_M), seed)
         control = random_tags.fit(context.task.splits["train"].iloc[problem.train_rows])
