@@ -39,6 +39,9 @@ from lineage.tasks.base import Kind
 from lineage.tasks.info import TaskInfo
 
 LBFGS_PASSES = 100  # over the training items, in a fit
+# Features that are converted to float64 once in a fit (256 MiB). Converting more of them in each
+# pass takes about as long as the pass itself.
+MAX_CONVERTED = 1 << 25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,24 +235,25 @@ class LinearProbe:
         weight_LDK, bias_K = self.standardizer.fold_into_linear(weight_LDK, self.bias_K, scaling)
         return weight_LDK.flatten(0, 1).T.contiguous(), bias_K
 
-    def scores(self, features: StoredFeatures, rows: slice) -> torch.Tensor:
-        """Return (M, K) scores of some rows, or (N, C) of choices."""
-        return linear_scores(features, rows, *self.fold(features.scaling))
+    def scores(self, chunk: torch.Tensor, scaling: FeatureScaling) -> torch.Tensor:
+        """Return (M, K) scores of some rows of stored features, or (N, C) of choices."""
+        return linear_scores(chunk, *self.fold(scaling))
 
     @torch.no_grad()
     def __call__(self, features: np.ndarray | StoredFeatures) -> np.ndarray:
         """Return the postprocessed scores of features, such as probabilities."""
         stored = StoredFeatures.wrap(features, static_size=self.static_size)
-        scores = torch.cat([self.scores(stored, rows) for rows in stored.chunks()])
+        chunks = map(stored.chunk, stored.chunks())
+        scores = torch.cat([self.scores(chunk, stored.scaling) for chunk in chunks])
         return self.answer.postprocess(scores)
 
 
 def linear_scores(
-    features: StoredFeatures, rows: slice, weight_KF: torch.Tensor, bias_K: torch.Tensor
+    chunk: torch.Tensor, weight_KF: torch.Tensor, bias_K: torch.Tensor
 ) -> torch.Tensor:
-    """Return (M, K) scores of some rows by folded weights, or (N, C) of choices."""
-    scores = F.linear(features.chunk(rows).flatten(-2), weight_KF, bias_K)
-    return scores.squeeze(-1) if features.stored.ndim == 4 else scores
+    """Return (M, K) scores of rows (M, L, D) by folded weights, or (N, C) of (N, C, L, D)."""
+    scores = F.linear(chunk.flatten(-2), weight_KF, bias_K)
+    return scores.squeeze(-1) if chunk.ndim == 4 else scores
 
 
 def score_linearly(
@@ -258,7 +262,8 @@ def score_linearly(
     """Return the (M, K) scores of kept weights, in parts."""
     weight_KF = tensors["weight"]
     bias_K = tensors["bias"]
-    return [linear_scores(features, rows, weight_KF, bias_K) for rows in features.chunks()]
+    chunks = map(features.chunk, features.chunks())
+    return [linear_scores(chunk, weight_KF, bias_K) for chunk in chunks]
 
 
 def fit_linear_probe(
@@ -280,6 +285,8 @@ def fit_linear_probe(
         num_answers = len(first_rows)
         boundaries = np.append(first_rows[1:], len(y_M))
     chunks = [*stored.chunks(boundaries)]
+    num_converted = len(stored) * stored.stored[0].size
+    converted = [*map(stored.chunk, chunks)] if num_converted <= MAX_CONVERTED else None
     optimizer = torch.optim.LBFGS(
         probe.parameters(),
         max_iter=settings.max_iter,
@@ -294,8 +301,9 @@ def fit_linear_probe(
         mix_penalty = settings.relative_mix_l2 * probe.mix.l2_penalty()
         loss = settings.l2 * (probe.weight_DK.square().sum() + mix_penalty)
         loss.backward()
-        for rows in chunks:
-            chunk_loss = answer.loss(probe.scores(stored, rows), y_M[rows]) / num_answers
+        for rows, chunk in zip(chunks, converted or map(stored.chunk, chunks), strict=True):
+            scores = probe.scores(chunk, stored.scaling)
+            chunk_loss = answer.loss(scores, y_M[rows]) / num_answers
             chunk_loss.backward()
             loss = loss.detach() + chunk_loss.detach()
         return loss
