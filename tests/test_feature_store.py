@@ -242,7 +242,8 @@ def test_folding_the_standardizing_into_the_weights_changes_nothing() -> None:
     )
     mixed = probe.mix(torch.from_numpy(standardized).unbind(1))
     expected = mixed @ probe.weight_DK + probe.bias_K
-    actual = probe.scores(StoredFeatures.wrap(features, static_size=0), slice(None))
+    stored = StoredFeatures.wrap(features, static_size=0)
+    actual = probe.scores(stored.chunk(slice(None)), stored.scaling)
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
