@@ -15,7 +15,7 @@ from lineage.answers.base import ITEM_START
 from lineage.answers.span import SpanAnswer
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
-from lineage.methods import feature_store, stored_features
+from lineage.methods import feature_store, linear_probe, stored_features
 from lineage.methods.bilstm_probe import BilstmProbe
 from lineage.methods.encoder import EncoderUnderTest, EvalContext
 from lineage.methods.encoding import pool_words
@@ -141,6 +141,7 @@ def test_the_memory_of_features_and_probes_does_not_grow_with_the_table(
     monkeypatch.setattr(feature_store, "CHUNK_BYTES", 1 << 17)
     monkeypatch.setattr(feature_store, "MAX_BATCH_POSITIONS", 256)
     monkeypatch.setattr(stored_features, "CHUNK_SIZE", 1 << 12)
+    monkeypatch.setattr(linear_probe, "MAX_CONVERTED", 0)
     is_tags = case == "token_classification"
     _, answer = CASES["tags" if is_tags else case]
     peaks = []
@@ -245,6 +246,20 @@ def test_folding_the_standardizing_into_the_weights_changes_nothing() -> None:
     stored = StoredFeatures.wrap(features, static_size=0)
     actual = probe.scores(stored.chunk(slice(None)), stored.scaling)
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_features_that_are_converted_in_each_pass_give_the_same_probe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    features = outlier_features(80)
+    monkeypatch.setattr(stored_features, "CHUNK_SIZE", features[:30].size)
+    weights = []
+    for limit in (linear_probe.MAX_CONVERTED, 0):
+        monkeypatch.setattr(linear_probe, "MAX_CONVERTED", limit)
+        answer = tiny.label_answer(2)
+        probe = fit_linear_probe(features, np.arange(80) % 2, answer, LINEAR, seed=0)
+        weights.append(probe.weight_DK.detach())
+    assert torch.equal(*weights)
 
 
 def test_words_of_one_softmax_stay_in_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
