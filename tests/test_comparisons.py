@@ -22,6 +22,7 @@ from lineage.report import formatting, provenance
 from lineage.report.sections.adaptation import format_adaptation_outcome
 from lineage.report.sections.data import format_overlap_length
 from lineage.report.styles import loss_did_not_fall
+from lineage.results import PUBLIC_FAMILY
 from tests.helpers.result_cells import build_cell
 from tests.helpers.study_rows import GRID, Study, analyze, build_row
 
@@ -234,8 +235,21 @@ def test_an_ablation_is_compared_with_the_same_probe_only() -> None:
     planned = plan_comparisons(cells, replace(GRID, ablation_of={"bare": "gpt"}))
     heads = [(p.comparison_type, p.first.system.head, p.second.system.head) for p in planned]
     assert heads == [("ablation", "linear", "linear"), ("ablation", "bilstm", "bilstm")]
-    counts = [one.num_comparisons for one in run_comparisons(planned)]
-    assert counts == [1, 1], "the tests of each probe are corrected separately"
+    alone = [*run_comparisons(planned[:1]), *run_comparisons(planned[1:])]
+    assert run_comparisons(planned) == alone, "the tests of each probe are corrected separately"
+
+
+def test_all_candidates_beside_an_outside_system_are_one_family_of_tests() -> None:
+    scores = draw_scores(np.random.default_rng(13), 0.6)
+    candidates = [build_cell("gpt", scores), build_cell("bert", scores, family=PUBLIC_FAMILY)]
+    first, second = (
+        {
+            PlannedComparison("outside", candidate, build_cell(name, scores)).family_of_tests
+            for candidate in candidates
+        }
+        for name in ("weak", "strong")
+    )
+    assert len(first) == len(second) == 1 and first != second
 
 
 def test_the_best_baseline_is_a_rival_whatever_a_model_is_called() -> None:

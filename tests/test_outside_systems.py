@@ -381,7 +381,6 @@ def test_each_candidate_is_paired_with_each_outside_system(
         first = analysis.find_score(one.first, one.setting).mean
         second = analysis.find_score(one.second, one.setting).mean
         assert one.difference == pytest.approx(first - second)
-        assert one.num_comparisons == len(candidates) / 2, "the question is about all of them"
         assert one.verdict == ("worse" if one.second.model == "strong" else "better")
 
 

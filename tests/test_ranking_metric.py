@@ -169,9 +169,7 @@ def test_the_report_compares_by_the_first_metric_and_keeps_the_others_in_rows(
         score.system.model: score for score in analysis.scores if score.system.init == "none"
     }
     majority = baselines["majority"]
-    assert majority.mean == 0 == majority.standard_error_over_items, (
-        "the majority class is constant"
-    )
+    assert majority.mean == 0, "the majority class is constant"
     assert baselines["tfidf"].ci_high > baselines["tfidf"].mean > 0.2
     without = analyze(results, grid)
     assert {score.metric for score in without.scores} == {"accuracy"}, (

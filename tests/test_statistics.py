@@ -25,7 +25,6 @@ from lineage.analysis.statistics import (
     estimate_ratio,
     estimate_seed_variances,
     judge_differences,
-    standard_error,
 )
 from lineage.answers.metrics import METRICS
 
@@ -52,12 +51,6 @@ def simulate_correct(
     difficulty = rng.normal(size=EXAMPLES) if difficulty is None else difficulty
     skill = ability + seed_spread * rng.normal(size=(seeds, 1))
     return (rng.logistic(size=(seeds, EXAMPLES)) < skill - difficulty).astype(float)
-
-
-def test_standard_error_equals_scipy() -> None:
-    values = np.random.default_rng(1).integers(0, 2, size=97)
-    assert standard_error(values) == pytest.approx(stats.sem(values), rel=1e-12)
-    assert np.isnan(standard_error([1.0]))
 
 
 @pytest.mark.parametrize("num_blocks", [10, 60])

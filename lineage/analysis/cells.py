@@ -122,7 +122,7 @@ class ResultCell:
     def summarize(self, *, above_chance: bool = False) -> SystemScore:
         """Return the mean with its interval over items, and every repetition."""
         mean = self.mean if self.seed_values else None
-        low = high = error = None
+        low = high = None
         num_examples = num_clusters = 0
         if self.item_scores:
             scores = stack_scores(list(self.item_scores.values()))
@@ -131,7 +131,6 @@ class ResultCell:
             interval = self.interval_over_items()
             if interval is not None:
                 low, high = interval
-                error = statistics.standard_error(scores.mean(axis=0))
         return SystemScore(
             system=self.system,
             task=self.task,
@@ -144,7 +143,6 @@ class ResultCell:
             mean=mean,
             ci_low=low,
             ci_high=high,
-            standard_error_over_items=error,
             num_examples=num_examples,
             num_clusters=num_clusters,
             above_chance=above_chance,

@@ -223,7 +223,6 @@ def compare_family(
                 ),
                 repetitions=len(scores.seeds),
                 num_examples=estimate.num_items,
-                num_comparisons=max(len(tested), 1),
                 verdict=verdict,
                 num_folds=planned.first.num_folds,
                 pretrain_seed_differences=scores.pretrain_seed_differences(),

@@ -32,11 +32,9 @@ DRAWS_AT_ONCE = 200_000  # item numbers, samples times items: so many fit into t
 class BestComparison:
     """How a system compares with the best of the others; differences are shares."""
 
-    low: float  # simultaneous interval of its score minus the best of the others
-    high: float
+    low: float  # simultaneous lower limit of its score minus the best of the others
     may_be_best: bool
     probability_best: float | None  # None with a single item
-    regret: float | None  # how far it is expected to be behind the best of all
 
 
 def draw_means(
@@ -103,7 +101,7 @@ def compare_with_best(
     lowest_critical_value = float(stdtrit(freedom, statistics.CONFIDENCE_LEVEL))
     num_systems = len(means_S)
     if num_systems == 1:
-        return [BestComparison(0.0, 0.0, True, 1.0, 0.0)]
+        return [BestComparison(0.0, True, 1.0)]
     margins_SS = np.zeros((num_systems, num_systems))  # how far the column may seem above the row
     for system in range(num_systems):
         deviations_BS = draws_BS - draws_BS[:, [system]] - (means_S - means_S[system])
@@ -128,14 +126,11 @@ def compare_with_best(
     is_best_BS = draws_BS >= best_B[:, None] - MEAN_TOLERANCE
     shares_BS = is_best_BS / is_best_BS.sum(axis=1, keepdims=True)
     probabilities_S = shares_BS.mean(axis=0)
-    regret_S = (best_B[:, None] - draws_BS).mean(axis=0)
     return [
         BestComparison(
             low=float(low_S[system]),
-            high=max(0.0, float(high_S[system])),
             may_be_best=bool(may_be_best_S[system]),
             probability_best=float(probabilities_S[system]),
-            regret=float(regret_S[system]),
         )
         for system in range(num_systems)
     ]
@@ -224,7 +219,7 @@ def _rank(
         intervals = _selected_intervals(candidates, scores_SN, sizes_N, draws_BS, comparisons)
     else:
         largest = max_difference(first.metric)
-        comparisons = [BestComparison(-largest, largest, True, None, None)] * len(means_S)
+        comparisons = [BestComparison(-largest, True, None)] * len(means_S)
     standings = []
     rows = zip(candidates, means_S, comparisons, intervals, strict=True)
     for cell, mean, comparison, (ci_low, ci_high) in rows:
@@ -238,10 +233,8 @@ def _rank(
                 is_public=cell.system.family == PUBLIC_FAMILY,
                 above_chance=is_above_chance(cell, cells),
                 behind_low=comparison.low,
-                behind_high=comparison.high,
                 may_be_best=comparison.may_be_best,
                 probability_best=comparison.probability_best,
-                regret=comparison.regret,
                 validation=None if extra_test_set else cell.validation_mean,
             )
         )
@@ -253,7 +246,6 @@ def _rank(
         metric=first.metric,
         train_examples=max(cell.train_examples for cell in candidates),
         num_examples=first.num_examples,
-        num_clusters=num_items,
         standings=tuple(sorted(standings, key=lambda standing: -standing.mean)),
     )
 

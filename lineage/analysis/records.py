@@ -23,7 +23,6 @@ from lineage.evaluation.ngram_bits import NgramBits, Predicted
 from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY, Note
 from lineage.training.recipes import RecipeSearch
 
-SCHEMA_VERSION = 8
 TEST_SET_SEPARATOR = " on "  # between a task and its extra test set
 TRAINED_INITS = ("pretrained", "adapted", "target_only")
 LEADER_INITS = ("pretrained", "adapted")  # a model of the target text alone is a control
@@ -124,7 +123,6 @@ class SystemScore:
     mean: float | None = None  # None if no repetition has a score
     ci_low: float | None = None
     ci_high: float | None = None
-    standard_error_over_items: float | None = None
     num_examples: int = 0
     num_clusters: int = 0  # independent units of the interval: items, or groups of them
     above_chance: bool = False
@@ -159,7 +157,6 @@ class Comparison:
     detectable: float | None  # the smallest with a power of 80 %; None with too few seeds
     repetitions: int
     num_examples: int
-    num_comparisons: int  # that the verdict is corrected for
     verdict: Verdict
     num_folds: int = 0  # of cross-validation, which each seed draws anew
     # Fewer than three are no statement about pretraining in general.
@@ -200,11 +197,9 @@ class Standing:
     num_runs: int  # seeds
     is_public: bool
     above_chance: bool
-    behind_low: float  # interval of its score minus the best of the others, for all systems at once
-    behind_high: float
+    behind_low: float  # lower limit of its score minus the best of the others, for all at once
     may_be_best: bool
     probability_best: float | None  # None with a single item
-    regret: float | None  # how far it is expected to be behind the best
     validation: float | None = None  # its score on the validation items that it was chosen by
 
 
@@ -222,7 +217,6 @@ class Ranking:
     metric: str
     train_examples: int
     num_examples: int
-    num_clusters: int  # independent units: items, or groups of them
     standings: tuple[Standing, ...]
 
     @property
@@ -804,7 +798,6 @@ class Analysis:
     finetune_curves: tuple[FinetuneCurve, ...]
     confidence_level: float
     equivalence_margin: float
-    schema_version: int = SCHEMA_VERSION
     text_curves: tuple[TextCurve, ...] = ()  # empty without grid.text_shares
     layer_curves: tuple[LayerCurve, ...] = ()  # empty without evaluate.layer_probe
     sense_neighbours: tuple[SenseNeighbours, ...] = ()  # empty without evaluate.neighbours

@@ -152,7 +152,6 @@ def compare_saved_epochs(all_saved: Sequence[SavedEpochs]) -> list[Comparison]:
             detectable=statistics.detectable_difference(estimate, len(tested)),
             repetitions=len(one.shares_R),
             num_examples=estimate.num_items,
-            num_comparisons=len(tested),
             verdict=judgement.verdict,
         )
         for one, estimate, judgement in zip(tested, estimates, judgements, strict=True)

@@ -156,14 +156,6 @@ class _VarianceComponent:
         )
 
 
-def standard_error(values: npt.ArrayLike) -> float:
-    """Return the standard error of the mean of independent values; NaN for a single value."""
-    array = np.asarray(values, dtype=np.float64)
-    if array.size < 2:
-        return float("nan")
-    return float(array.std(ddof=1) / np.sqrt(array.size))
-
-
 def estimate_mean(
     scores: Scores,
     *,

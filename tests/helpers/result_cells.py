@@ -90,7 +90,6 @@ def compare_on(task: str, model: str, verdict: str, *, init: str = "pretrained")
         0.05,
         1,
         400,
-        1,
         verdict,
     )  # type: ignore[arg-type]
 

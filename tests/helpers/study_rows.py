@@ -315,7 +315,6 @@ def build_analysis(
         "finetune_curves": (),
         "confidence_level": 0.95,
         "equivalence_margin": 0.02,
-        "schema_version": 4,
     }
     return Analysis(**empty | defaults | fields)
 
@@ -356,7 +355,6 @@ def build_comparison(**changes: Any) -> Comparison:
         "detectable": None,
         "repetitions": 2,
         "num_examples": 400,
-        "num_comparisons": 1,
         "verdict": "too few seeds",
     }
     return Comparison(**values | changes)
