@@ -23,7 +23,6 @@ class PooledMean:
     mean: float
     low: float | None
     high: float | None
-    spread: float  # standard deviation of the true effects between tasks
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def pool_effects(
         weighted = task_variance * critical_value + seed_variance * stdtrit(num_seeds - 1, tail)
         critical_value = float(weighted) / variance
     margin = critical_value * float(np.sqrt(variance))
-    return PooledMean(mean, mean - margin, mean + margin, float(np.sqrt(between)))
+    return PooledMean(mean, mean - margin, mean + margin)
 
 
 def build_effects(summary: GainSummary) -> list[Effect]:
@@ -114,8 +113,8 @@ def _pool(gains: Sequence[Gain]) -> PooledMean:
     mean = float(np.mean(effects))
     (first, *others) = comparisons
     if others or first.verdict == "too few seeds":
-        return PooledMean(mean, None, None, float("nan"))
-    return PooledMean(mean, first.ci_low, first.ci_high, float("nan"))
+        return PooledMean(mean, None, None)
+    return PooledMean(mean, first.ci_low, first.ci_high)
 
 
 def _seed_effects(comparisons: Sequence[Comparison]) -> npt.NDArray[np.float64] | None:
