@@ -15,7 +15,7 @@ from lineage.analysis.records import Analysis, ContaminationCounts
 from lineage.config.params import ReportParams
 from lineage.data.contamination import NgramIndex
 from lineage.language import split_words
-from lineage.report.notes import format_reason
+from tests.helpers.notes import format_reason
 from tests.helpers.study_rows import GRID, Study, write_overlap
 from tests.helpers.user_project import (
     RunStage,

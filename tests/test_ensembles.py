@@ -16,8 +16,8 @@ from lineage.config.records import read_yaml
 from lineage.config.resolve import merge_trees
 from lineage.errors import InputError
 from lineage.report.costs import add_pretraining_costs
-from lineage.report.notes import format_reason
 from lineage.results import Note, notes_to_json
+from tests.helpers.notes import format_reason
 from tests.helpers.study_rows import (
     ENSEMBLE,
     GRID,

@@ -12,8 +12,8 @@ pytest.importorskip("transformers")
 from lineage import artifacts
 from lineage.analysis.records import read_analysis
 from lineage.config.resolve import fill_in_defaults
-from lineage.report.notes import format_reason
 from lineage.synthetic.grammar import generate_documents
+from tests.helpers.notes import format_reason
 from tests.helpers.public_checkpoints import build_hf_model, replace_tensors, save_checkpoint
 from tests.helpers.public_project import Tree, public_model_block, run_refused_sources
 from tests.helpers.user_project import RunStage, RunStages, make_project, run_stages, write_params

@@ -67,7 +67,7 @@ def test_notes_are_json_in_the_table_and_the_same_when_read_again() -> None:
     (text,) = results.results_frame([build_row(reason=note_list)])["reason"]
     assert notes_from_json(text) == note_list and notes_to_json(notes_from_json(text)) == text
     assert notes_to_json([]) == "" and notes_from_json("") == []
-    assert notes.format_reason(text) == (
+    assert notes.format_notes(note_list) == (
         "25% of the texts were longer than 61 tokens, and cut; all of its items are contaminated"
     )
 

@@ -9,7 +9,6 @@ from mlflow import MlflowClient
 from lineage.artifacts import read_json
 from lineage.config.records import read_yaml
 from lineage.config.resolve import merge_trees
-from lineage.report.notes import format_reason
 from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.runtime.settings import EXPERIMENT_NAME
 from tests.helpers.checkout import (
@@ -19,6 +18,7 @@ from tests.helpers.checkout import (
     run_command,
     stage_outcomes,
 )
+from tests.helpers.notes import format_reason
 from tests.helpers.private_text import find_leaks, read_texts
 from tests.helpers.toy_project import free_port, read_dvc_lock
 from tests.helpers.user_project import write_params

@@ -29,7 +29,7 @@ from lineage.methods.encoder import EvalContext, EvalRun
 from lineage.methods.registry import EvaluateSettings, load_system
 from lineage.methods.translation import build_trained_translator, translate
 from lineage.networks.checkpoint import Checkpoint
-from lineage.report.notes import format_notes, format_reason
+from lineage.report.notes import format_notes
 from lineage.synthetic import grammar
 from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
@@ -41,6 +41,7 @@ from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from tests.helpers import tiny
+from tests.helpers.notes import format_reason
 from tests.helpers.study_rows import (
     render_pages,
     write_no_ngrams,

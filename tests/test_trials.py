@@ -19,7 +19,6 @@ from lineage.methods.head_method import HeadMethod, HeadStarter
 from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.trials import Trial
-from lineage.report.notes import format_reason
 from lineage.report.sections.what_to_use import describe_trials
 from lineage.results import results_frame
 from lineage.study.checks import check_study
@@ -27,6 +26,7 @@ from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny, user_project
 from tests.helpers.fitting import PLAIN_FINETUNE
+from tests.helpers.notes import format_reason
 
 PROBE = LinearProbeMethod(l2=0.001, max_iter=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
 FINETUNE = dataclasses.replace(PLAIN_FINETUNE, epochs=1, trials=(Trial(learning_rate=1e-9), Trial(learning_rate=0.02, epochs=12), Trial(learning_rate=1e-8)))  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from lineage.results import Note, NoteKind, notes_from_json
+from lineage.results import Note, NoteKind
 
 UNSUPPORTED = {
     "sentence_probability": "no language model: it gives a sentence no probability",
@@ -22,11 +22,6 @@ UNKNOWN_WORDS_EFFECT = {
     "wrong": "none of them is right",
 }
 TRUNCATION_EFFECT = {"cut": "cut", "read_in_parts": "read in parts"}
-
-
-def format_reason(text: str) -> str:
-    """Return the column `reason` of a row in words."""
-    return format_notes(notes_from_json(text))
 
 
 def format_notes(notes: Iterable[Note]) -> str:
