@@ -207,13 +207,12 @@ def test_every_token_gets_the_vector_of_its_word_whatever_else_is_in_the_batch(
                     np.testing.assert_allclose(layer[-S:], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("layer_norm", [False, True])
-def test_the_scalar_mix_does_not_change_the_static_vector(layer_norm: bool) -> None:
+def test_the_scalar_mix_does_not_change_the_static_vector() -> None:
     generator = torch.Generator().manual_seed(3)
     layers = [torch.randn(5, 7, generator=generator) for _ in range(3)]
     static = torch.randn(5, 2, generator=generator)
-    joined_mix = ScalarMix(3, layer_norm=layer_norm, static_size=2)
-    plain_mix = ScalarMix(3, layer_norm=layer_norm)
+    joined_mix = ScalarMix(3, static_size=2)
+    plain_mix = ScalarMix(3)
     for mix in (joined_mix, plain_mix):
         with torch.no_grad():
             mix.weights.copy_(torch.tensor([0.3, -1.0, 2.0]))

@@ -328,31 +328,21 @@ def batch_to_ids(
 class Elmo(nn.Module):
     """Map byte ids to one vector per word, the scalar mix of the biLM's layers.
 
-    With `carry_state` the LSTMs' state is kept from call to call, as in ELMo.
+    The LSTMs' state is kept from call to call, as in ELMo, until `reset_state`.
     """
 
-    def __init__(
-        self,
-        model: ElmoModel,
-        *,
-        max_word_bytes: int = MAX_WORD_BYTES,
-        layer_norm: bool = False,
-        keep_sentence_boundaries: bool = False,
-        carry_state: bool = True,
-    ) -> None:
+    def __init__(self, model: ElmoModel, *, max_word_bytes: int = MAX_WORD_BYTES) -> None:
         super().__init__()
         self.model = model
         self.max_word_bytes = max_word_bytes
-        self.keep_sentence_boundaries = keep_sentence_boundaries
-        self.carry_state = carry_state
-        self.scalar_mix = ScalarMix(model.config.num_layers + 1, layer_norm=layer_norm)
+        self.scalar_mix = ScalarMix(model.config.num_layers + 1)
         self.state: LSTMStates | None = None
 
     @classmethod
-    def load(cls, options_path: Path, weights_path: Path, **kwargs: bool) -> "Elmo":
+    def load(cls, options_path: Path, weights_path: Path) -> "Elmo":
         """Read a released model. Raises InputError for files that do not go together."""
         _, max_word_bytes = read_options(options_path)
-        return cls(read_bilm(options_path, weights_path), max_word_bytes=max_word_bytes, **kwargs)
+        return cls(read_bilm(options_path, weights_path), max_word_bytes=max_word_bytes)
 
     def reset_state(self) -> None:
         self.state = None
@@ -377,18 +367,15 @@ class Elmo(nn.Module):
         kept = None
         if self.state is not None:
             self.state = tuple((output.to(device), cell.to(device)) for output, cell in self.state)
-            kept = _resize_state(self.state, B) if self.carry_state else None
+            kept = _resize_state(self.state, B)
         layers, state = self.model.encode_from_state(batch, kept)
-        if self.carry_state:
-            self.state = state if self.state is None else _merge_states(self.state, state)
+        self.state = state if self.state is None else _merge_states(self.state, state)
         return tuple(layer * mask_BT[..., None] for layer in layers), mask_BT
 
     def forward(self, ids_BTC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (B, T, 2 P) and the mask (B, T), with sentence boundaries if requested."""
+        """Return (B, T, 2 P) and the mask (B, T)."""
         layers, mask_BT = self.layer_outputs(ids_BTC)
-        mixed = self.scalar_mix(layers, mask_BT)
-        if self.keep_sentence_boundaries:
-            return mixed, mask_BT
+        mixed = self.scalar_mix(layers)
         inner_BT = mask_BT[:, 2:]  # without its boundaries a sentence is two positions shorter
         return mixed[:, 1:-1] * inner_BT[..., None], inner_BT
 
