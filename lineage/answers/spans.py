@@ -39,10 +39,8 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class SpanScore:
-    """Precision, recall and F1 from 0 to 1 (0 instead of 0/0), and the number of labelled spans."""
+    """F1 from 0 to 1 (0 instead of 0/0), and the number of labelled spans."""
 
-    precision: float
-    recall: float
     f1: float
     support: int
 
@@ -228,8 +226,6 @@ def _tag_pairs(
 
 def _span_score(num_correct: int, num_predicted: int, num_labels: int) -> SpanScore:
     return SpanScore(
-        num_correct / max(num_predicted, 1),
-        num_correct / max(num_labels, 1),
         2 * num_correct / max(num_predicted + num_labels, 1),
         num_labels,
     )
