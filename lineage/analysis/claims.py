@@ -550,7 +550,6 @@ QUESTIONS: dict[str, tuple[Claim, ...]] = {
         ),
     ),
 }
-CLAIMS = tuple(claim for claims in QUESTIONS.values() for claim in claims)
 
 
 def judge_claims(evidence: Evidence) -> tuple[ClaimFinding, ...]:

@@ -230,8 +230,6 @@ def _piece(piece: Piece) -> str:
     text = escape(piece.text)
     if piece.is_strong:
         return f"<b{attributes}>{text}</b>"
-    if piece.is_code:
-        return f"<code{attributes}>{text}</code>"
     if piece.is_small:
         return f"<small{attributes}>{text}</small>"
     return f"<span{attributes}>{text}</span>" if attributes else text

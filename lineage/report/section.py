@@ -63,7 +63,6 @@ class Piece:
     title: str = ""  # shown under the pointer
     is_strong: bool = False
     is_small: bool = False
-    is_code: bool = False
     plain: str = " {}"  # how Markdown, which has no small type, adds it to the text before it
     only: Only = ""
 
