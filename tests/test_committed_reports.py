@@ -693,6 +693,11 @@ READERS: dict[str, Reader] = {
         for scores in one.report.analysis["group_scores"]
         if len(sizes := {group["num_examples"] for group in scores["groups"]}) == 1
     ],
+    r".*in each group of items, .* labels": lambda one: [
+        f"{scores['train_examples']:,}"
+        for scores in one.report.analysis["group_scores"]
+        if scores["task"] == one.task
+    ],
     r"The score is the mean over \d+ groups": lambda one: [
         len(scores["groups"])
         for scores in one.report.analysis["group_scores"]

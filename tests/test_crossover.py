@@ -9,7 +9,7 @@ from lineage import artifacts
 from lineage.analysis.cells import ResultCell
 from lineage.analysis.crossover import LabelCurve, find_overtaking, labels_needed
 from lineage.analysis.records import Analysis, System
-from lineage.report.sections.crossovers import build_tables
+from lineage.report.crossovers import build_tables
 from lineage.report.sections.labels import describe_label_curves
 from tests.helpers.sections import read_table
 from tests.helpers.study_rows import SENSE_GRID, Study, analyze, build_analysis, build_comparison

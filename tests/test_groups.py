@@ -145,7 +145,7 @@ def test_tasks_without_groups_have_no_table_of_groups(
 ) -> None:
     _, analysis = study_results
     assert analysis.group_scores == ()
-    assert all("Scores by group" not in text for text in render_pages(analysis).values())
+    assert all("in each group of items" not in text for text in render_pages(analysis).values())
 
 
 COLUMNS: dict[str, dict[str, Any]] = {
@@ -266,7 +266,7 @@ def test_no_baseline_column_is_empty(tmp_path: Path) -> None:
         for group in group_scores.groups
         for position in positions
     )
-    section = render_pages(analysis)["md"].partition("## Scores by group")[2]
+    section = render_pages(analysis)["md"].partition("in each group of items")[2]
     assert section.partition("## ")[0].count("**50.0**") == 3
 
 

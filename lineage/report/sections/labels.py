@@ -13,6 +13,7 @@ from lineage.analysis.crossover import (
 from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis
 from lineage.report import charts
+from lineage.report.crossovers import fold_crossovers
 from lineage.report.decisions import find_largest_decisions
 from lineage.report.figures import LineSeries, PanelSize, choose_layout, choose_panel_size
 from lineage.report.formatting import (
@@ -24,7 +25,6 @@ from lineage.report.formatting import (
     metric_heading,
 )
 from lineage.report.section import Figure, Figures, Paragraph, ReportData, Section
-from lineage.report.sections.crossovers import fold_crossovers
 from lineage.report.styles import model_style
 from lineage.results import OUTSIDE_FAMILY
 

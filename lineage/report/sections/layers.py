@@ -56,14 +56,10 @@ def build(report: ReportData) -> Section | None:
     charts_by_task = [Figure(_draw(analysis, curves), "", task) for task, curves in by_task.items()]
     figures = Figures(charts_by_task, choose_layout(len(by_task)), file="layers", only="html")
     tables = [_build_table(task, curves) for task, curves in by_task.items()]
-    folded = Section(
-        "Scores of all layers", [Paragraph(NOTE, "note"), *tables], is_folded=True, only="html"
-    )
-    plain = [Paragraph(NOTE, "note", only="markdown")]
-    shown = [Section("", [table], only="markdown") for table in tables]
+    folded = Section("Scores of all layers", [Paragraph(NOTE, "note"), *tables], is_folded=True)
     return Section(
         "What does each layer know?",
-        [figures, folded, *plain, *shown],
+        [figures, folded],
         aside=(*sentences, Paragraph(READING, "note")),
         anchor="layers",
         link="Layers",

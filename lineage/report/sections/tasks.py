@@ -20,6 +20,7 @@ from lineage.report import charts, figures
 from lineage.report.answers import list_answer_figures
 from lineage.report.cells import difference_cell
 from lineage.report.decisions import find_largest_decisions
+from lineage.report.disagreements import fold_disagreements
 from lineage.report.figures import LinearScale, LineSeries
 from lineage.report.formatting import (
     css_class,
@@ -33,6 +34,7 @@ from lineage.report.formatting import (
     metric_unit,
     plural,
 )
+from lineage.report.group_scores import fold_group_scores
 from lineage.report.notes import format_notes
 from lineage.report.section import (
     Block,
@@ -49,8 +51,6 @@ from lineage.report.section import (
     Table,
     small,
 )
-from lineage.report.sections.disagreements import fold_disagreements
-from lineage.report.sections.group_scores import fold_group_scores
 from lineage.report.styles import format_unmatched_reason, model_style
 from lineage.report.task_notes import (
     describe_collapsed_runs,

@@ -1,22 +1,16 @@
 """Scores in each group of a task's items."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from lineage.analysis.records import Analysis, GroupScore, GroupScores
-from lineage.report.formatting import (
-    format_label_count,
-    format_percent,
-    format_system,
-    metric_heading,
-)
-from lineage.report.section import Cell, Columns, Piece, ReportData, Rows, Section, Table, numbers
+from lineage.report.formatting import format_label_count, format_percent, format_system
+from lineage.report.section import Cell, Columns, Piece, Rows, Section, Table, numbers
 
 MAX_OPEN_GROUPS = 6  # a longer table is folded
 MAX_GROUPS_OF_ALL = 20  # more are shown for two systems only
 NOTE = (
-    "{systems}, in each group of items: means over seeds, the best in bold.{items} Groups are small "
-    "and have no intervals, so read the lines together."
+    "{systems}, in each group of items, {labels}: means over seeds, the best in bold.{items} Groups "
+    "are small and have no intervals, so read the lines together."
 )
 ALL_SYSTEMS = "The best system of each model, TF-IDF, and a baseline that does better"
 TWO_SYSTEMS = (
@@ -24,30 +18,16 @@ TWO_SYSTEMS = (
 )
 
 
-def build(report: ReportData) -> Section | None:
-    """Return the tables as a section of their own, which the page folds below each task."""
-    tables = []
-    for one in report.analysis.group_scores:
-        subtitle = f"{_format_labels(one)}, {metric_heading(one.metric)}"
-        tables.append(replace(build_group_table(one), title=one.task, subtitle=subtitle))
-    return Section("Scores by group", tables, only="markdown") if tables else None
-
-
 def fold_group_scores(analysis: Analysis, task: str) -> Iterator[Section]:
     """Yield the scores of a task as folded parts of the page."""
     for one in analysis.group_scores:
         if one.task == task:
             yield Section(
-                f"Scores by group, {_format_labels(one)}",
+                "Scores by group",
                 [build_group_table(one)],
                 is_folded=True,
                 is_open=len(one.groups) <= MAX_OPEN_GROUPS,
-                only="html",
             )
-
-
-def _format_labels(scores: GroupScores) -> str:
-    return format_label_count(scores.label_count, train_examples=scores.train_examples)
 
 
 def build_group_table(scores: GroupScores) -> Table:
@@ -64,6 +44,7 @@ def build_group_table(scores: GroupScores) -> Table:
     columns: Columns = ["group", *numbers(*([] if is_even else ["items"]), *names)]
     note = NOTE.format(
         systems=ALL_SYSTEMS if has_all else TWO_SYSTEMS,
+        labels=format_label_count(scores.label_count, train_examples=scores.train_examples),
         items=f" Each has {sizes.pop()} items." if is_even else "",
     )
     return Table(columns, rows, note=note)

@@ -12,7 +12,7 @@ from lineage.report.formatting import (
     format_verdict,
     join_with_and,
 )
-from lineage.report.section import Cell, Cells, Paragraph, ReportData, Section, Table
+from lineage.report.section import Cell, Cells, Paragraph, Section, Table
 
 NOTE = (
     "Systems that are shown to be better than TF-IDF on the same labels, with their differences in "
@@ -21,22 +21,13 @@ NOTE = (
 )
 
 
-def build(report: ReportData) -> Section | None:
-    """Return the tests as a section of their own, which the page folds below the label curves."""
-    tables = build_tables(report.analysis)
-    if not tables:
-        return None
-    note = Paragraph(NOTE)
-    return Section("Crossover points with TF-IDF", [note, *tables], only="markdown")
-
-
 def fold_crossovers(analysis: Analysis) -> Iterator[Section]:
     """Yield the tests as a folded part of the page, if there are any."""
     tables = build_tables(analysis)
     if tables:
         title = "Tests against TF-IDF at each number of labels"
         note = Paragraph(NOTE, "note")
-        yield Section(title, [note, *tables], is_folded=True, only="html")
+        yield Section(title, [note, *tables], is_folded=True)
 
 
 def build_tables(analysis: Analysis) -> list[Table]:
