@@ -4,9 +4,11 @@ Shapes: a circle for recurrent networks, a triangle for Transformers, a square f
 diamond for public checkpoints.
 """
 
+from collections.abc import Sequence
+
 from lineage.analysis.records import TWO_BUDGET_FAMILIES, AdaptationEffect, Analysis
 from lineage.report import figures
-from lineage.report.figures import Style
+from lineage.report.figures import LineSeries, Style
 from lineage.report.formatting import CONTINUED_MARK, OUTSIDE_MARK, PUBLIC_MARK, format_model
 from lineage.results import OUTSIDE_FAMILY, PUBLIC_FAMILY
 
@@ -41,6 +43,15 @@ def model_style(analysis: Analysis, model: str) -> Style:
     if model == "tfidf":
         return TFIDF_STYLE
     return _assign_styles(analysis).get(model, OTHER_STYLE)
+
+
+def model_curve(
+    analysis: Analysis, model: str, init: str, x: Sequence[float], y: Sequence[float]
+) -> LineSeries:
+    """Return the curve of a model, dashed if its weights are random."""
+    return LineSeries(
+        format_model(model), model_style(analysis, model), x, y, hollow=init == "random"
+    )
 
 
 def _assign_styles(analysis: Analysis) -> dict[str, Style]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from lineage.analysis.records import Analysis, LayerCurve, LayerScore, group_by
+from lineage.analysis.records import Analysis, LayerCurve, LayerScore, SenseNeighbours, group_by
 from lineage.report import charts
-from lineage.report.figures import LineSeries, choose_layout
+from lineage.report.figures import choose_layout
 from lineage.report.formatting import (
     NO_VALUE,
     format_difference,
@@ -27,7 +27,7 @@ from lineage.report.section import (
     numbers,
     small,
 )
-from lineage.report.styles import model_style
+from lineage.report.styles import model_curve
 from lineage.tasks.base import load_kind
 
 FORM_METRIC = "token_accuracy"  # of tags of words, such as parts of speech
@@ -120,23 +120,24 @@ def _format_gain(curve: LayerCurve) -> str:
 
 
 def _draw(analysis: Analysis, curves: Sequence[LayerCurve]) -> str:
-    series = [
-        LineSeries(
-            format_model(curve.model),
-            model_style(analysis, curve.model),
-            [float(layer.layer) for layer in curve.layers],
-            [layer.mean for layer in curve.layers],
-            hollow=curve.init == "random",
-        )
-        for curve in curves
-    ]
-    first = curves[0]
+    scores = [[layer.mean for layer in curve.layers] for curve in curves]
+    return draw_layers(analysis, curves, scores, y_label=metric_heading(curves[0].metric))
+
+
+def draw_layers(
+    analysis: Analysis,
+    curves: Sequence[LayerCurve | SenseNeighbours],
+    scores: Sequence[Sequence[float]],
+    *,
+    y_label: str,
+) -> str:
+    """Draw the scores of the layers of models on one task."""
+    series = []
+    for curve, own in zip(curves, scores, strict=True):
+        layers = [float(one.layer) for one in curve.layers]
+        series.append(model_curve(analysis, curve.model, curve.init, layers, own))
     return charts.draw_line_chart(
-        series,
-        title=first.task,
-        x_label="layer",
-        y_label=metric_heading(first.metric),
-        percent=True,
+        series, title=curves[0].task, x_label="layer", y_label=y_label, percent=True
     )
 
 

@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 from lineage.analysis.neighbours import OccurrenceText
 from lineage.analysis.records import (
     Analysis,
-    LayerPrecision,
     NeighbourExample,
     SenseNeighbours,
     group_by,
 )
 from lineage.report import charts
-from lineage.report.figures import LineSeries, Style, choose_layout, palette_color
+from lineage.report.figures import Style, choose_layout, palette_color
 from lineage.report.formatting import (
     NO_VALUE,
     format_difference,
@@ -34,7 +33,7 @@ from lineage.report.section import (
     numbers,
     small,
 )
-from lineage.report.styles import model_style
+from lineage.report.sections.layers import draw_layers
 
 TITLE = "Does a model tell the senses of a word apart?"
 MARKERS = ("circle", "square", "triangle", "diamond", "cross")
@@ -69,23 +68,15 @@ def build(report: ReportData) -> Section | None:
         for one in _list_pretrained(analysis)
         if one.num_neighbours
     ]
-    pretrained = group_by(_list_pretrained(analysis), lambda one: one.task)
     figures = Figures(
         [*curves, *maps], choose_layout(len(curves) + len(maps)), file="neighbours", only="html"
     )
     tables = [_build_table(task, found) for task, found in by_task.items()]
     blocks: list[Block] = [
-        *(_build_summary(task, found) for task, found in pretrained.items()),
+        *tables,
+        Paragraph(NOTE, "note"),
         figures,
         *_build_examples(analysis, texts),
-        Section(
-            "Precision of all layers",
-            [Paragraph(NOTE, "note"), *tables],
-            is_folded=True,
-            only="html",
-        ),
-        Paragraph(NOTE, "note", only="markdown"),
-        *(Section("", [table], only="markdown") for table in tables),
     ]
     aside = (*sentences, Paragraph(READING, "note"), Paragraph(MAPS, "note", only="html"))
     return Section(TITLE, blocks, aside=aside, anchor="neighbours", link="Senses")
@@ -96,7 +87,7 @@ def describe_models(analysis: Analysis) -> Iterator[str]:
     for task, found in group_by(_list_pretrained(analysis), lambda one: one.task).items():
         names = {one.model: format_model(one.model) for one in found}
         static = [names[one.model] for one in found if not one.num_neighbours]
-        shown = [names[one.model] for one in found if _best_shown(one) is not None]
+        shown = [names[one.model] for one in found if _is_shown(one)]
         unclear = [name for name in names.values() if name not in (*static, *shown)]
         if shown:
             verb = "tells" if len(shown) == 1 else "tell"
@@ -115,28 +106,9 @@ def _list_pretrained(analysis: Analysis) -> list[SenseNeighbours]:
     return [one for one in analysis.sense_neighbours if one.init == "pretrained"]
 
 
-def _best_shown(found: SenseNeighbours) -> LayerPrecision | None:
-    """Return the best of the layers that are shown to be better than random weights."""
-    shown = [layer for layer in found.layers if layer.gain and layer.gain.verdict == "better"]
-    return max(shown, key=lambda layer: layer.precision, default=None)
-
-
-def _build_summary(task: str, found: Sequence[SenseNeighbours]) -> Table:
-    """Return a line for each pretrained model, with its best layer."""
-    columns: Columns = [
-        "model",
-        *numbers("best layer", "precision", "by chance", "over random weights"),
-    ]
-    rows = []
-    for one in found:
-        best = _best_shown(one) or one.best
-        gain = NO_VALUE
-        if best.gain is not None and one.num_neighbours:
-            interval = format_range(best.gain.ci_low, best.gain.ci_high)
-            gain = f"{format_difference(best.gain.gain)} ({interval})"
-        cells = [str(best.layer), format_percent(best.precision), format_percent(one.chance), gain]
-        rows.append([format_model(one.model), *cells])
-    return Table(columns, rows, title=task, subtitle=_describe_places(found))
+def _is_shown(found: SenseNeighbours) -> bool:
+    """Return whether a layer is shown to be better than random weights."""
+    return any(layer.gain is not None and layer.gain.verdict == "better" for layer in found.layers)
 
 
 def _describe_places(found: Sequence[SenseNeighbours]) -> str:
@@ -148,24 +120,9 @@ def _describe_places(found: Sequence[SenseNeighbours]) -> str:
 
 
 def _draw_curves(analysis: Analysis, found: Sequence[SenseNeighbours]) -> str:
-    series = [
-        LineSeries(
-            format_model(one.model),
-            model_style(analysis, one.model),
-            [float(layer.layer) for layer in one.layers],
-            [layer.precision for layer in one.layers],
-            hollow=one.init == "random",
-        )
-        for one in found
-    ]
     most = max(one.num_neighbours for one in found)
-    return charts.draw_line_chart(
-        series,
-        title=found[0].task,
-        x_label="layer",
-        y_label=f"precision at {most}, %",
-        percent=True,
-    )
+    scores = [[layer.precision for layer in one.layers] for one in found]
+    return draw_layers(analysis, found, scores, y_label=f"precision at {most}, %")
 
 
 def _draw_map(found: SenseNeighbours, texts: dict[tuple[str, str], OccurrenceText]) -> str:
@@ -239,9 +196,9 @@ def _model_row(found: SenseNeighbours, num_layers: int) -> Row:
             interval = f"{format_percent(layer.ci_low)} to {format_percent(layer.ci_high)}"
             pieces += small(interval, "muted")
         if layer.gain is not None:
-            pieces += small(
-                f"{format_difference(layer.gain.gain)}: {layer.gain.verdict}", "muted", plain=", {}"
-            )
+            interval = format_range(layer.gain.ci_low, layer.gain.ci_high)
+            gain = f"{format_difference(layer.gain.gain)} ({interval}): {layer.gain.verdict}"
+            pieces += small(gain, "muted", plain=", {}")
         cells.append(Cell(format_percent(layer.precision), more=pieces))
     missing = [Cell(NO_VALUE)] * (num_layers - len(cells))
     return Row([name, format_percent(found.chance), *cells, *missing])

@@ -27,7 +27,6 @@ from lineage.report.formatting import (
     format_comparison,
     format_count_range,
     format_kind,
-    format_model,
     format_percent,
     format_verdict,
     metric_heading,
@@ -51,7 +50,7 @@ from lineage.report.section import (
     Table,
     small,
 )
-from lineage.report.styles import format_unmatched_reason, model_style
+from lineage.report.styles import format_unmatched_reason, model_curve, model_style
 from lineage.report.task_notes import (
     describe_collapsed_runs,
     describe_convergence,
@@ -423,10 +422,5 @@ def draw_finetune_curves(analysis: Analysis, task: str) -> list[str]:
 def _finetune_series(analysis: Analysis, curve: FinetuneCurve, field: str) -> LineSeries:
     points = zip(curve.epoch, getattr(curve, field), strict=True)
     finite = [(epoch, value) for epoch, value in points if value is not None]
-    return LineSeries(
-        format_model(curve.model),
-        model_style(analysis, curve.model),
-        [epoch for epoch, _ in finite],
-        [value for _, value in finite],
-        hollow=curve.init == "random",
-    )
+    epochs = [epoch for epoch, _ in finite]
+    return model_curve(analysis, curve.model, curve.init, epochs, [value for _, value in finite])
