@@ -422,21 +422,6 @@ def read_untried(sentence: Sentence) -> Iterator[object]:
         yield from (f"{count:,}" for count in dict.fromkeys((min(counts), max(counts))))
 
 
-def read_not_run(sentence: Sentence) -> Iterator[object]:
-    """Yield the numbers of labels at which TF-IDF has a score, and a method has none."""
-    transfers = {"fine-tuned": "finetuned", "SetFit": "setfit"}
-    for method, count in re.findall(r"(fine-tuned|SetFit) with ([\d,]+)", sentence.text):
-        used = {
-            own
-            for key, counts in sentence.scores.items()
-            if key[SYSTEM_COLUMNS.index("transfer")] == transfers[method]
-            for own in counts
-        }
-        left = [f"{own:,}" for own in sentence.tfidf if own not in used]
-        assert count in left
-        yield count
-
-
 def count_marks_by_task(sentence: Sentence) -> list[object]:
     """Count the marked cells of each task, without those of models that are not counted."""
     expected: list[object] = []
@@ -662,7 +647,6 @@ READERS: dict[str, Reader] = {
     r"\d+ test items were dropped": lambda one: [
         one.summary["splits"]["test"]["dropped"]["unusable"]
     ],
-    r"Not run: ": read_not_run,
     r"With (?:all )?[\d,]+ labels: ": read_answers,
     **ANSWER_READERS,
     r"A 5-gram model .* is counted on": lambda one: [

@@ -1,9 +1,7 @@
 """The notes on a task: its data, its settings, and how its scores are to be read."""
 
 from dataclasses import replace
-from pathlib import Path
 
-from lineage.analysis import cells
 from lineage.analysis.records import (
     Analysis,
     AnswerDetails,
@@ -13,7 +11,6 @@ from lineage.analysis.records import (
     System,
 )
 from lineage.report.task_notes import describe_few_groups, describe_rare_labels, describe_task_data
-from tests.helpers.study_rows import GPT, build_analysis
 
 
 def test_a_mean_over_groups_and_the_training_task_of_an_extra_test_set_are_named(
@@ -32,34 +29,6 @@ def test_a_mean_over_groups_and_the_training_task_of_an_extra_test_set_are_named
     assert describe_task_data(analysis, "sentiment on films") == [
         "Trained on sentiment and scored on films. The majority class is that of sentiment."
     ]
-
-
-def scores_of(task: str, methods: list[tuple[str, str, list[str]]]) -> list[cells.ResultCell]:
-    """Return cells with these transfers, heads and label counts."""
-    return [
-        cells.ResultCell(
-            replace(GPT, transfer=transfer, head=head),
-            task,
-            "text_classification",
-            label_count,
-            "accuracy",
-            train_examples=2000 if label_count == "all" else int(label_count),
-        )
-        for transfer, head, label_counts in methods
-        for label_count in label_counts
-    ]
-
-
-def test_settings_that_a_study_left_out_are_named(tmp_path: Path) -> None:
-    counts = ["100", "1000", "all"]
-    methods = [("frozen", "linear", counts), ("finetuned", "linear", ["100", "all"])]
-    own = scores_of("mood", methods)
-    note = "Not run: fine-tuned with 1,000 labels"
-    assert describe_task_data(build_analysis(own), "mood") == [f"{note}."]
-    other = scores_of("names", [("frozen", "bilstm_crf", ["all"])])
-    both = build_analysis([*own, *other])
-    assert describe_task_data(both, "mood") == [f"{note}, a BiLSTM probe."]
-    assert not describe_task_data(both, "names")
 
 
 def test_items_of_few_groups_are_drawn_and_the_groups_are_named(analysis: Analysis) -> None:

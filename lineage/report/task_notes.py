@@ -11,14 +11,13 @@ from lineage.analysis.records import (
     TaskSummary,
     group_by,
 )
-from lineage.analysis.settings import find_collapsed_runs, find_omitted_methods, fine_tuned_scores
+from lineage.analysis.settings import find_collapsed_runs, fine_tuned_scores
 from lineage.methods.extracts import EXTRACTS
 from lineage.report.formatting import (
     format_label_count,
     format_model,
     format_percent,
     format_system,
-    format_transfer,
     metric_unit,
     plural,
 )
@@ -128,7 +127,6 @@ def describe_task_data(analysis: Analysis, task: str) -> list[str]:
         )
     notes += _grouped_score_note(analysis, task, summary)
     notes += _summary_notes(analysis, task)
-    notes += _omitted_settings_note(analysis, task)
     notes += _swap_notes([one for one in analysis.swap_consistency if one.task == task])
     if any(one.system.family == JOINED_FAMILY for one in analysis.scores_of_task(task)):
         static_model = analysis.grid.join_static_model
@@ -256,23 +254,6 @@ def _summary_notes(analysis: Analysis, task: str) -> list[str]:
     names += f", {format_system(model.system)} {format_percent(model.mean)}"
     text = "No model's summaries score higher than a part of each document"
     return [*notes, f"{text}: {names} {metric_unit(model.metric)}. No test has compared them."]
-
-
-def _omitted_settings_note(analysis: Analysis, task: str) -> list[str]:
-    """Tell which systems, or BiLSTM probes, the study left out for a task."""
-    examples = {one.label_count: one.train_examples for one in analysis.scores_of_task(task)}
-    missing = [
-        f"{format_transfer(one.transfer, one.head)} with {examples[one.label_count]:,} labels"
-        for one in find_omitted_methods(analysis, task)
-    ]
-    bilstm_tasks = {one.task for one in analysis.scores if one.system.head.startswith("bilstm")}
-    has_linear = any(
-        (one.system.transfer, one.system.head) == ("frozen", "linear")
-        for one in analysis.scores_of_task(task)
-    )
-    if bilstm_tasks and task not in bilstm_tasks and has_linear:
-        missing.append("a BiLSTM probe")
-    return [f"Not run: {', '.join(missing)}."] if missing else []
 
 
 def describe_convergence(analysis: Analysis, task: str) -> Iterator[str]:

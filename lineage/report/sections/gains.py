@@ -86,17 +86,20 @@ def _build_part(report: ReportData, summary: GainSummary, *, is_first: bool) -> 
         aside.insert(0, Paragraph(NOT_SWITCHED, "note", only="html"))
     if finding := _describe_gains(analysis, summary):
         aside.insert(0, Paragraph(finding, "strong"))
-    if note := " ".join(_describe_marks(analysis, effects, is_first=is_first)):
+    if note := " ".join(_describe_marks(effects, is_first=is_first)):
         aside.append(Paragraph(note, "note", only="html"))
+    num_pretrainings = len(analysis.grid.pretrain_seeds)
+    if is_first and num_pretrainings < MIN_SEEDS:
+        runs = "One pretraining run" if num_pretrainings == 1 else "Two pretraining runs"
+        text = f"{runs} of each model: this is not about pretraining in general."
+        aside.append(Paragraph(text, "note"))
     blocks = list(_list_details(report, summary, is_first=is_first))
     details = Section("By task", blocks, is_folded=True, css="note")
     forest = Figures(_draw_effects(analysis, effects), "forest")
     return Section(f"What {added} adds", [forest, details], aside=aside)
 
 
-def _describe_marks(
-    analysis: Analysis, effects: Sequence[Effect], *, is_first: bool
-) -> Iterator[str]:
+def _describe_marks(effects: Sequence[Effect], *, is_first: bool) -> Iterator[str]:
     if is_first:
         if any(len(effect.gains) > 1 for effect in effects):
             yield (
@@ -105,10 +108,6 @@ def _describe_marks(
             )
         else:
             yield "A mark is the gain, a line its 95 % interval."
-        num_pretrainings = len(analysis.grid.pretrain_seeds)
-        if num_pretrainings < 3:
-            runs = "One pretraining run" if num_pretrainings == 1 else "Two pretraining runs"
-            yield f"{runs} of each model: this is not about pretraining in general."
     if any(gain.baseline_near_chance for effect in effects for gain in effect.gains):
         yield (
             "°: the baseline is not shown to be above chance, or hardly is: the gain does not say "

@@ -96,9 +96,8 @@ NO_LABEL_GAIN = "run {system} with a second number of labels to see what labels 
 
 def build(report: ReportData) -> Section | None:
     """Return the decisions with their figure, and how to read them."""
-    seeds_note = describe_single_pretraining(report.analysis)
     if not report.decisions:
-        return Section(blocks=seeds_note, only="markdown") if seeds_note else None
+        return None
     counts = list_shown_label_counts(report.analysis)
     choices = {
         count: name_label_choice(report.decisions, count) for count in counts if count != "none"
@@ -107,7 +106,6 @@ def build(report: ReportData) -> Section | None:
         Paragraph(_explain_decisions(report), "note", has_markup=True),
         Paragraph(explain_names(report.analysis), "note", has_markup=True),
         Paragraph(_explain_comparisons(report), "note", has_markup=True),
-        *seeds_note,
     ]
     return Section(
         blocks=[
@@ -551,20 +549,8 @@ def _explain_comparisons(report: ReportData) -> str:
         "interval excludes zero. **Equivalent**: an equivalence test and the interval put it within "
         f"±{report.margin} points. **Identical predictions**: the same for every item and seed. "
         "**No significant difference**: anything else, and no evidence of equality."
-        f"{note_these_labels(report.analysis.comparisons)} {describe_trials(report.analysis.trials)} "
-        f"{describe_ablation_models(report.analysis)}"
-    ).strip()
-
-
-def describe_single_pretraining(analysis: Analysis) -> tuple[Paragraph, ...]:
-    """Warn if each model was pretrained once."""
-    if len(analysis.grid.pretrain_seeds) != 1:
-        return ()
-    text = (
-        "There was one pretraining run of each model: these are findings about these models, and "
-        "not yet about the methods."
+        f"{note_these_labels(report.analysis.comparisons)} {describe_trials(report.analysis.trials)}"
     )
-    return (Paragraph(text, "note", only="markdown"),)
 
 
 def describe_intervals(analysis: Analysis) -> str:
@@ -591,16 +577,6 @@ def describe_intervals(analysis: Analysis) -> str:
             f"{MIN_SEEDS} are the fewest that tell."
         )
     return text
-
-
-def describe_ablation_models(analysis: Analysis) -> str:
-    """Name the models that are compared with one other model only; empty without any."""
-    names = list(analysis.grid.ablation_of)
-    if not names:
-        return ""
-    if len(names) == 1:
-        return f"{names[0]} is an ablation, so it is compared only with its original."
-    return f"{join_with_and(names)} are ablations, so each is compared only with its original."
 
 
 def describe_trials(trials: Sequence[TrialCounts]) -> str:
