@@ -97,15 +97,15 @@ def test_an_answer_is_found_at_its_start_even_if_cleaning_moves_it(
     ("a b", [], None, "column 'say': an answer is blank, or there are none"),
     ("a b", None, None, "column 'say': an answer is blank, or there are none"),
     ("a b", ["a", " "], None, "column 'say': an answer is blank, or there are none"),
-    ("a b", [["a"]], None, "column 'say' holds a list, not text"),
+    ("a b", [["a"]], None, "column 'say': an answer holds a list, not text"),
     ("a b", {"text": [], "answer_start": []}, None, "column 'say': an answer is blank, or there are none"),
-    ("a b", {"answer_start": [0]}, None, "column 'say' holds a mapping, which needs 'text'"),
+    ("a b", {"answer_start": [0]}, None, "column 'say': it holds a mapping, which needs 'text'"),
     ("a b", "b", 0, "the answer 'b' should begin at character 0 of the context, where 'a' stands"),
     ("a b", "b", 7, "the answer 'b' should begin at character 7 of the context, where '' stands"),
-    ("a b", {"text": ["a", "b"], "answer_start": [0]}, None, "2 answers in 'say' and 1 in 'answer_start'; there must be a start for each answer"),
+    ("a b", {"text": ["a", "b"], "answer_start": [0]}, None, "column 'answer_start': 1 starts for 2 answers in 'say'; there must be a start for each answer"),
     ("a b", "b", "second", "column 'at': 'second' is not a number of characters"),
     ("a b", ["b"], [-1], "column 'at': '-1' is not a number of characters"),
-    ("a b", ["b"], [], "1 answers in 'say' and 0 in 'at'"),
+    ("a b", ["b"], [], "column 'at': 0 starts for 1 answers in 'say'"),
 ])  # fmt: skip
 def test_an_invalid_answer_is_refused_with_its_row(
     context: str, answers: object, starts: object, message: str

@@ -39,7 +39,7 @@ def build_rows_task(root: Path, kind: str, rows: list[dict[str, Any]], **fields:
     ("text_regression", {"label": "1_000"}, "column 'label': '1_000' is not a finite number"),
     ("multiple_choice", {"choices": ["a", "b", "c"]}, "column 'choices': it has 3 choices, but the first row has 2"),
     ("multiple_choice", {"choices": ["a", "\u200b"]}, "column 'choices': a choice is blank"),
-    ("multiple_choice", {"choices": [["a"], "b"]}, "column 'choices': a choice holds a list, not text"),
+    ("multiple_choice", {"choices": [["a"], "b"]}, "column 'choices': an entry holds a list, not text"),
     ("multiple_choice", {"label": -1}, "column 'label': '-1' is not one of the 2 choices"),
     ("multiple_choice", {"label": "A"}, "column 'label': 'A' is not one of the 2 choices"),
     ("token_classification", {"tokens": 5}, "column 'tokens' does not hold a list"),

@@ -74,7 +74,7 @@ def many_rows(count: int = 30) -> list[Row]:
         ({"verb": None}, r"row 4: column 'verb': None is not the place of a token"),
         ({"verb": "wants"}, r"row 4: column 'verb': wants is not the place of a token; write that"),
         ({"verb": [0, 1, 0, 0, 0, 0]}, r"row 4: column 'verb': .* is not the place of a token"),
-        ({"roles": ["ARG0", "V"]}, r"row 4: there are 6 tokens and 2 tags in 'roles'"),
+        ({"roles": ["ARG0", "V"]}, r"row 4: 6 tokens in 'tokens' and 2 tags in 'roles'"),
         ({"roles": [[0, 4, "ARG0"]]}, r"row 4: column 'roles' holds spans of characters"),
         ({"roles": ["A 0", *"OOOOO"]}, r"row 4: column 'roles': the tag 'A 0' has a space in it"),
         ({"tokens": ["a", " ", "b"]}, r"row 4: column 'tokens': an entry is blank"),

@@ -1,7 +1,7 @@
 """A question, and its answer as a part of a context, as in SQuAD 1.1 (Rajpurkar et al. 2016)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import pandas as pd
 
 from lineage.answers.span import SpanAnswer
 from lineage.config.data import Task
-from lineage.errors import InputError, row_error, shorten_value
+from lineage.errors import InputError, shorten_value
 from lineage.language import (
     cell_to_text,
     normalize_text,
@@ -22,22 +22,6 @@ from lineage.tasks.columns import Cell, TableColumns, parse_start, read_text_col
 from lineage.tasks.recognition import recognize_by_names
 
 CharacterSpan = tuple[int, int]  # the first character, and the one after the last
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A row that messages are about, with the names of the columns of answers and their starts."""
-
-    number: int
-    where: str
-    answers: str
-    starts: str
-
-    def error(self, problem: str) -> InputError:
-        return row_error(self.number, self.where, problem)
-
-    def start_cell(self, value: Any) -> Cell:
-        return Cell(value, self.number, self.starts, self.where)
 
 
 @dataclass(frozen=True)
@@ -63,18 +47,19 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
         )
     questions = read_text_column(columns, task.question, where, noun="question")
     contexts = read_text_column(columns, task.context, where, noun="context")
-    start_lists: list[list[Any] | None] = [None] * len(contexts)
-    if task.answer_starts:
-        start_lists = [_as_list(starts) for starts in columns[task.answer_starts]]
     items = []
-    for number, (question, context) in enumerate(zip(questions, contexts, strict=True)):
-        row = _Row(number, where, task.answers or "", task.answer_starts or "answer_start")
-        answers: list[_Answer] = []
+    for row, (question, context) in enumerate(zip(questions, contexts, strict=True)):
+        texts: list[str] = []
+        spans: list[CharacterSpan] = []
         if task.answers is not None:
-            answers = _parse_answers(columns[task.answers][number], start_lists[number], row)
-        raw_context = cell_to_text(columns[task.context][number])
-        spans = [_locate_answer(answer, raw_context, context, row) for answer in answers]
-        texts = [normalize_text(answer.text) for answer in answers]
+            cell = Cell(columns[task.answers][row], row, task.answers, where)
+            starts = None
+            if task.answer_starts:
+                starts = Cell(columns[task.answer_starts][row], row, task.answer_starts, where)
+            raw_context = cell_to_text(columns[task.context][row])
+            answers = _parse_answers(cell, starts)
+            texts = [normalize_text(answer.text) for answer in answers]
+            spans = [_locate_answer(answer, raw_context, context, cell) for answer in answers]
         items.append(_make_item(question, context, texts, spans, task))
     names = ["question", "context", "starts", "ends", "answers", "label", "truncated"]
     return pd.DataFrame(items, columns=names)
@@ -84,36 +69,38 @@ def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
     return [list(items["question"]), list(items["context"])]
 
 
-def _parse_answers(value: object, starts: list[Any] | None, row: _Row) -> list[_Answer]:
+def _parse_answers(cell: Cell, starts: Cell | None) -> list[_Answer]:
     """Read the correct answers of a cell, which holds texts or SQuAD's mapping."""
+    value = cell.value
     if isinstance(value, dict):
         if starts is not None or "text" not in value:
-            raise row.error(
-                f"column '{row.answers}' holds a mapping, which needs 'text' and may have "
-                "'answer_start'; then name no column of starts"
+            raise cell.error(
+                "it holds a mapping, which needs 'text' and may have 'answer_start'; then name no "
+                "column of starts"
             )
         if value.get("answer_start") is not None:
-            starts = _as_list(value["answer_start"])
+            starts = replace(cell, value=value["answer_start"], column="answer_start")
         value = value["text"]
     try:
         texts = [cell_to_text(text) for text in _as_list(value)]
     except TypeError as error:
-        raise row.error(f"column '{row.answers}' {error}") from None
+        raise cell.error(f"an answer {error}") from None
     if not texts or not all(map(normalize_text, texts)):
-        raise row.error(
-            f"column '{row.answers}': an answer is blank, or there are none; every question must "
-            "have its answer in the context"
+        raise cell.error(
+            "an answer is blank, or there are none; every question must have its answer in the "
+            "context"
         )
     if starts is None:
         return [_Answer(text, None) for text in texts]
-    if len(starts) != len(texts):
-        raise row.error(
-            f"{len(texts)} answers in '{row.answers}' and {len(starts)} in '{row.starts}'; there "
-            "must be a start for each answer"
+    places = _as_list(starts.value)
+    if len(places) != len(texts):
+        raise starts.error(
+            f"{len(places)} starts for {len(texts)} answers in '{cell.column}'; there must be a "
+            "start for each answer"
         )
     return [
-        _Answer(text, None if start is None else parse_start(row.start_cell(start)))
-        for text, start in zip(texts, starts, strict=True)
+        _Answer(text, None if place is None else parse_start(replace(starts, value=place)))
+        for text, place in zip(texts, places, strict=True)
     ]
 
 
@@ -125,7 +112,7 @@ def _as_list(value: object) -> list[Any]:
     return [] if is_missing else [value]
 
 
-def _locate_answer(answer: _Answer, raw_context: str, context: str, row: _Row) -> CharacterSpan:
+def _locate_answer(answer: _Answer, raw_context: str, context: str, cell: Cell) -> CharacterSpan:
     """Find the answer in the clean context, at the occurrence nearest to its start.
 
     The start counts characters of the raw context. Raises InputError if the raw context has another
@@ -136,7 +123,7 @@ def _locate_answer(answer: _Answer, raw_context: str, context: str, row: _Row) -
     if answer.start is not None:
         there = raw_context[answer.start : answer.start + len(answer.text)]
         if there != answer.text:
-            raise row.error(
+            raise cell.error(
                 f"the answer '{shorten_value(answer.text)}' should begin at character "
                 f"{answer.start} of the context, where '{shorten_value(there)}' stands"
             )
@@ -144,9 +131,9 @@ def _locate_answer(answer: _Answer, raw_context: str, context: str, row: _Row) -
         expected = len(before) - 1
     places = list(_find_occurrences(context, text))
     if not places:
-        raise row.error(
-            f"column '{row.answers}': the answer '{shorten_value(answer.text)}' does not stand in "
-            "the context, letter by letter"
+        raise cell.error(
+            f"the answer '{shorten_value(answer.text)}' does not stand in the context, letter by "
+            "letter"
         )
     first = min(places, key=lambda place: abs(place - expected))
     return first, first + len(text)

@@ -7,19 +7,13 @@ import pandas as pd
 from lineage.answers.choice import ChoiceAnswer
 from lineage.config.data import Task
 from lineage.errors import row_error, shorten_value
-from lineage.language import (
-    cell_to_text,
-    is_blank,
-    normalize_text,
-    split_words,
-    truncate_pair_lengths,
-    truncate_to_words,
-)
+from lineage.language import is_blank, split_words, truncate_pair_lengths, truncate_to_words
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     Cell,
     TableColumns,
     list_cells,
+    parse_list,
     read_label_column,
     read_text_column,
 )
@@ -107,10 +101,7 @@ def _parse_choices(cell: Cell) -> list[str]:
             f"column '{cell.column}' does not hold a list; name a column for each choice, or one "
             "column of lists",
         )
-    try:
-        choices = [normalize_text(cell_to_text(choice)) for choice in cell.value]
-    except TypeError as error:
-        raise cell.error(f"a choice {error}") from None
+    choices = parse_list(cell, allow_blank=True)
     if any(map(is_blank, choices)):
         raise cell.error("a choice is blank")
     return choices

@@ -12,7 +12,7 @@ from lineage.answers.annotations import is_span_annotation
 from lineage.answers.groups import name_unnamed_group
 from lineage.answers.roles import PREDICATE_TYPES, VERB_TAGS, RolesAnswer
 from lineage.config.data import Task
-from lineage.errors import row_error, shorten_value
+from lineage.errors import row_error
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     Cell,
@@ -24,7 +24,14 @@ from lineage.tasks.columns import (
     parse_place,
 )
 from lineage.tasks.recognition import Column, ColumnChoice, Recognition, SampleTable
-from lineage.tasks.tagged_words import BILSTM_HINT, NEEDS, are_spans, choose_tagged_words, entries
+from lineage.tasks.tagged_words import (
+    BILSTM_HINT,
+    NEEDS,
+    are_spans,
+    check_tags,
+    choose_tagged_words,
+    entries,
+)
 
 PLACE_MEANING = (
     "the place of a token; write that of the verb, counted from 0, and a row for each verb of a "
@@ -48,13 +55,14 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     ]
     items = pd.DataFrame({"tokens": tokens, "predicate": predicates})
     if task.label is not None:
-        cells = list_cells(columns, task.label, where)
-        items["label"] = list(map(_read_tags, cells, tokens))
+        tags = list(map(_read_tags, list_cells(columns, task.label, where)))
+        check_tags(tokens, tags, task, where)
+        items["label"] = tags
         _check_places(items, task, where)
     return items.assign(group=list(map(name_unnamed_group, tokens)))
 
 
-def _read_tags(cell: Cell, tokens: list[str]) -> list[str]:
+def _read_tags(cell: Cell) -> list[str]:
     if is_span_annotation(cell.value):
         raise row_error(
             cell.row,
@@ -62,20 +70,7 @@ def _read_tags(cell: Cell, tokens: list[str]) -> list[str]:
             f"column '{cell.column}' holds spans of characters, which are not read beside the "
             "place of a verb; write a tag for each token",
         )
-    tags = [normalize_label(tag) for tag in parse_list(cell)]
-    if len(tags) != len(tokens):
-        raise row_error(
-            cell.row,
-            cell.where,
-            f"there are {len(tokens)} tokens and {len(tags)} tags in '{cell.column}'; there must "
-            "be a tag for each token",
-        )
-    for tag in tags:
-        if len(tag.split()) > 1:
-            raise cell.error(
-                f"the tag '{shorten_value(tag)}' has a space in it; write tags without spaces"
-            )
-    return tags
+    return [normalize_label(tag) for tag in parse_list(cell)]
 
 
 def _check_places(items: pd.DataFrame, task: Task, where: str) -> None:

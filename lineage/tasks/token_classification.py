@@ -7,7 +7,7 @@ import pandas as pd
 from lineage.answers.annotations import is_span_annotation, spans_to_iob2
 from lineage.answers.tags import TagsAnswer
 from lineage.config.data import Task
-from lineage.errors import InputError, check_rows, row_error, shorten_value
+from lineage.errors import InputError, check_rows, row_error
 from lineage.language import is_blank, is_spaceless, normalize_text
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
@@ -22,12 +22,16 @@ from lineage.tasks.columns import (
     parse_list,
 )
 from lineage.tasks.recognition import Recognition
-from lineage.tasks.tagged_words import BILSTM_HINT, NEEDS, choose_tagged_words
+from lineage.tasks.tagged_words import (
+    BILSTM_HINT,
+    NEEDS,
+    Sequences,
+    check_tags,
+    choose_tagged_words,
+)
 
 MIN_ROWS_FOR_CHECK = 24  # fewer rows allow no conclusion
 MAX_SINGLE_TOKEN_SHARE = 0.9  # of the rows; sentences of one word exist, but not that many
-
-Sequences = list[list[str]]  # a list of words, or of their tags, for each sentence
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
@@ -57,9 +61,7 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
         for parts in zip(columns[task.tokens], tokens, tags, strict=True)
     ]
     _check_sentences(tokens, tags, where)
-    for row, word_tags in enumerate(tags):
-        _check_tags(row, word_tags, task, where)
-    _check_lengths(tokens, tags, task, where)
+    check_tags(tokens, tags, task, where)
     is_word = [[not is_blank(token) for token in words] for words in tokens]
     has_words = [any(flags) for flags in is_word]
     if has_words.count(False) > MAX_BLANK_SHARE * len(has_words):
@@ -102,34 +104,6 @@ def _check_sentences(tokens: Sequences, tags: Sequences, where: str) -> None:
         "with spaces between; a txt or tsv with a blank line after each sentence is read with "
         "'columns', the names of what stands in a line"
     )
-
-
-def _check_tags(row: int, tags: list[str], task: Task, where: str) -> None:
-    for tag in tags:
-        if len(tag.split()) > 1:
-            hint = ""
-            if task.columns is not None and task.document_unit is None:
-                hint = (
-                    "; 'columns' reads one word of a line: where it is a sentence, set "
-                    "document_unit: line"
-                )
-            raise Cell(tags, row, task.label or "", where).error(
-                f"the tag '{shorten_value(tag)}' has a space in it; write tags without spaces{hint}"
-            )
-
-
-def _check_lengths(tokens: Sequences, tags: Sequences, task: Task, where: str) -> None:
-    sizes = [(len(words), len(word_tags)) for words, word_tags in zip(tokens, tags, strict=True)]
-    are_equal = [num_words == num_tags for num_words, num_tags in sizes]
-    if not all(are_equal):
-        num_words, num_tags = sizes[are_equal.index(False)]
-        start = "the first has " if are_equal.count(False) > 1 else ""
-        check_rows(
-            are_equal,
-            where,
-            f"{start}{num_words} tokens in '{task.tokens}' and {num_tags} tags in '{task.label}'; there "
-            "must be a tag for each token",
-        )
 
 
 def _split_characters(cell: object, words: list[str], tags: list[str], task: Task) -> list[str]:
