@@ -20,61 +20,14 @@ from lineage.errors import InputError
 from lineage.families import gpt
 from lineage.formats import huggingface
 from lineage.networks.base import Encoder
-from lineage.networks.batch import Batch
 from lineage.tokenizers.pairs import encode_pairs
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.tokenizers.train import train_tokenizer
-from lineage.training.objectives import masked_lm_loss
 from tests.helpers import tiny
 from tests.helpers.golden import golden_folder, golden_tensors
 
 assert_close = functools.partial(torch.testing.assert_close, atol=3e-5, rtol=0.0)
 NAMES = ("gpt1", "gpt2", "bert")
-
-
-@torch.inference_mode()
-def test_bert_layers_logits_and_losses_match_the_reference() -> None:
-    model: Any = huggingface.read_hf_folder(golden_folder("bert") / "hf")
-    expected = golden_tensors("bert")
-    ids = expected["in.input_ids"].long()
-    mask = expected["in.attention_mask"].bool()
-    labels = expected["in.labels"].long()
-    batch = Batch(
-        ids,
-        mask,
-        segment_ids_BT=expected["in.token_type_ids"].long(),
-        targets_BT=labels,
-        next_sentence_labels_B=expected["in.next_sentence_label"].long(),
-    )
-    layers = model.encode(batch)
-    for number, layer in enumerate(layers):
-        assert_close(layer[mask], expected[f"hidden{number}"][mask])
-    assert_close(model.pool(layers, batch), expected["pooled"])
-    assert_close(model.logits(layers[-1])[mask], expected["mlm_logits"][mask])
-    assert_close(model.next_sentence_logits(layers[-1], batch), expected["nsp_logits"])
-    out = masked_lm_loss(model, batch)
-    assert (
-        out.nats["next_sentence_correct"]
-        == (expected["nsp_logits"].argmax(-1) == batch.next_sentence_labels_B).sum()
-    )
-    assert out.target_counts["next_sentence_correct"] == len(ids)
-    for name, loss in (
-        ("mlm", out.nats["masked"] / out.target_counts["masked"]),
-        ("nsp", out.nats["next_sentence"] / out.target_counts["next_sentence"]),
-        ("total", out.loss),
-    ):
-        assert_close(loss.reshape(1), expected[f"loss_{name}"])
-
-
-@torch.inference_mode()
-def test_bert_matches_the_reference_without_a_mask_and_without_segments() -> None:
-    model: Any = huggingface.read_hf_folder(golden_folder("bert") / "hf")
-    expected = golden_tensors("bert")
-    ids = expected["in.input_ids"].long()
-    batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool))
-    top = model.encode(batch)[-1]
-    assert_close(model.logits(top), expected["nomask_notypes.mlm_logits"])
-    assert_close(model.next_sentence_logits(top, batch), expected["nomask_notypes.nsp_logits"])
 
 
 def build_our_model(name: str) -> tuple[Encoder, Tokenizer]:
