@@ -330,7 +330,7 @@ def test_models_that_read_the_context_find_the_candidate(name: str, planted: Tas
     answer = PronounAnswer.fit(planted.info.labels, train)
     tokenizer = tiny.tokenizer(name)
     items, test_items = (tiny.encode(name, table) for table in (train, test))
-    settings = replace(PLAIN_FINETUNE, word_layer_norm=True, learning_rate=0.003, epochs=20)
+    settings = replace(PLAIN_FINETUNE, word_layer_norm=True, learning_rate=0.004, epochs=12)
 
     def tune(table: pd.DataFrame) -> float:
         labels_M = answer.labels(table)

@@ -409,7 +409,7 @@ def test_a_planted_summary_is_found_and_not_if_summaries_are_shuffled(tmp_path: 
     assert settings.translation is not None
     translation = dataclasses.replace(
         settings.translation,
-        epochs=20,
+        epochs=12,
         learning_rate=0.01,
         dropout=0.0,
         max_new_tokens=20,
