@@ -88,6 +88,7 @@ def test_a_committed_report_is_made_again_from_its_evidence(report: Path, made_a
         assert re.search(rf"[:;] {re.escape(name)},? ", chart), f"no label chart shows {name}"
     assert read_decisions(made_again) == read_decisions(report)
     text = (made_again / "comparison.md").read_text(encoding="utf-8")
+    assert not re.search(r"\bnan\b", text), "a number is missing"
     assert text == (report / "comparison.md").read_text(encoding="utf-8"), (
         "the committed page is older than the code; run `lineage report` on its folder"
     )

@@ -136,6 +136,6 @@ def _score_layer(layer: str, cell: ResultCell, rows: pd.DataFrame, split: str) -
         & (rows["label_count"] == cell.label_count)
         & (rows["split"] == split)
     ]
-    means = own.groupby("metric")["value"].mean()
+    means = own.groupby("metric")["value"].mean().dropna()  # the mix has no selectivity
     low, high = cell.interval_over_items() or (None, None)
     return LayerScore(layer, cell.mean, low, high, means.get(SELECTIVITY), means.get(MIX_WEIGHT))
