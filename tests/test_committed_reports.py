@@ -660,7 +660,7 @@ READERS: dict[str, Reader] = {
         max(refit["num_seeds"] for refit in one.report.facts["refits"]),
         one.report.facts["refits"][0]["finetune_seed"],
     ],
-    r"In .* is read better from": read_layers,
+    r"In .* is read (better )?from": read_layers,
     r"A linear probe on each layer alone": lambda _: ["0"],
     r"Top minus 1": lambda _: ["1"],
     r"Selectivity: .*Hewitt and Liang": lambda _: ["2019"],

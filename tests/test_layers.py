@@ -81,9 +81,7 @@ def test_a_planted_effect_is_found_and_the_control_shows_none(tmp_path: Path) ->
     assert pretrained.top_gain.gain == pytest.approx(0.2, abs=0.03)
     assert control.top_gain is not None and control.top_gain.verdict != "better"
     (sentence,) = describe_models(analysis)
-    assert sentence.startswith(
-        "In GPT meaning is read better from the top than from layer 1: sentiment +"
-    )
+    assert sentence.startswith("In GPT more is read from the top than from layer 1: sentiment +")
 
 
 def test_with_two_seeds_there_is_no_verdict(tmp_path: Path) -> None:
@@ -113,6 +111,9 @@ def test_form_below_and_meaning_above_are_one_statement(tmp_path: Path) -> None:
     (sentence,) = describe_models(replace(analysis, layer_curves=(meaning, form, control)))
     assert sentence.startswith("In GPT lower layers carry form and upper ones meaning. Points")
     assert ": tags −10.0 (−15.0 to −5.0) and sentiment +" in sentence
+    spans = replace(meaning, metric="span_f1")  # which may be of form
+    (sentence,) = describe_models(replace(analysis, layer_curves=(spans, form, control)))
+    assert sentence.startswith("In GPT form is read better from layer 1 than from the top: tags ")
 
 
 def test_layers_are_in_no_ranking_and_no_comparison(tmp_path: Path) -> None:

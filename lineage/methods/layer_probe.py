@@ -48,7 +48,7 @@ from lineage.methods.run_predictions import RunPredictions
 from lineage.methods.stored_features import StoredFeatures
 from lineage.methods.trials import DEFAULT_L2_TRIALS, Trial
 from lineage.randomness import generator
-from lineage.results import LAYER_TRIAL, MIX_LAYER
+from lineage.results import LAYER_TRIAL, MIX_LAYER, PROBABILITY_PREFIX
 from lineage.tasks.base import Kind
 from lineage.tasks.info import TaskInfo
 
@@ -220,6 +220,9 @@ def _answer(
         control = random_tags.fit(context.task.splits["train"].iloc[problem.train_rows])
     for part in parts_of_run(context, run)[1:]:
         table = predict_part(context, run, head, problem, part, trial=f"{LAYER_TRIAL}{layer}")
+        # Probes of layers are no systems: nothing reads their probabilities.
+        probabilities = [one for one in table if str(one).startswith(PROBABILITY_PREFIX)]
+        table = table.drop(columns=probabilities)
         if control is not None:
             table[SELECTIVITY] = random_tags.selectivity(control, part)
         yield table

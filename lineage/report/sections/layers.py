@@ -31,10 +31,12 @@ from lineage.report.styles import model_curve
 from lineage.tasks.base import load_kind
 
 FORM_METRIC = "token_accuracy"  # of tags of words, such as parts of speech
+SPAN_METRIC = "span_f1"  # of chunks, which are form, as well as of names, which are meaning
 READING = (
     "A linear probe on each layer alone: 0 is the embeddings. Full lines are pretrained models, "
     "dashed ones the same networks with random weights. Form is a tag of each word, such as its "
-    "part of speech, and the length, order and tree of sentences; other tasks are about meaning."
+    "part of speech, and the length, order and tree of sentences. Spans, such as chunks and names, "
+    "count as neither form nor meaning. Other tasks are about meaning."
 )
 NOTE = (
     "Intervals are for other test items. Selectivity: the share of words with the right tag, less "
@@ -76,7 +78,8 @@ def describe_models(analysis: Analysis) -> Iterator[str]:
     open_models = []
     for model, curves in group_by(pretrained, lambda one: one.model).items():
         lower = [one for one in curves if _is_form(one) and _verdict(one) == "worse"]
-        upper = [one for one in curves if not _is_form(one) and _verdict(one) == "better"]
+        higher = [one for one in curves if not _is_form(one) and _verdict(one) == "better"]
+        upper = [one for one in higher if one.metric != SPAN_METRIC]
         name = format_model(model)
         if lower and upper:
             yield (
@@ -86,9 +89,9 @@ def describe_models(analysis: Analysis) -> Iterator[str]:
         elif lower:
             gains = _list_gains(lower)
             yield f"In {name} form is read better from layer 1 than from the top: {gains}."
-        elif upper:
-            gains = _list_gains(upper)
-            yield f"In {name} meaning is read better from the top than from layer 1: {gains}."
+        elif higher:
+            gains = _list_gains(higher)
+            yield f"In {name} more is read from the top than from layer 1: {gains}."
         else:
             open_models.append(name)
     if open_models:
