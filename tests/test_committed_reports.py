@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -106,6 +107,7 @@ class Report:
         own, _, _ = page.partition("\n## Provenance\n")
         parts = [part.partition("\n") for part in f"\n{own}".split("\n## ")]
         self.parts = {heading: text for heading, _, text in parts}
+        self.predictions = folder / EVIDENCE_DIR / "results" / "predictions"
         table = pd.read_csv(folder / "results.csv", dtype={"label_count": str})
         self.results = table.query("trial == 'chosen' and group == 'all' and item_filter == 'all'")
 
@@ -441,6 +443,19 @@ def read_fewest_labels(sentence: Sentence) -> list[object]:
     return [f"{fewest:,}", f"{most:,}"]
 
 
+def read_equal_labels(sentence: Sentence) -> list[object]:
+    """Return the fewest labels of a model, and those with which TF-IDF is as good, to two digits.
+
+    Between two numbers of labels a score is a straight line over their logarithm.
+    """
+    name = sentence.text.removeprefix(f"{sentence.task}: ").partition(", with ")[0]
+    scores = sentence.find_scores(name)
+    fewest = min(scores)
+    counts, tfidf = np.log([*sentence.tfidf]), [*sentence.tfidf.values()]
+    equal = float(np.exp(np.interp(scores[fewest], tfidf, counts)))
+    return [f"{fewest:,}", f"{float(f'{equal:.2g}'):,.0f}"]
+
+
 def read_tfidf_leads(sentence: Sentence) -> list[object]:
     """Return the numbers of labels at which nothing is above TF-IDF, and then the others."""
     pretrained = [
@@ -509,10 +524,11 @@ def count_items(sentence: Sentence) -> list[object]:
     return [f"{items:,}", *groups, *([in_points(100 * chance)] if chance else [])]
 
 
-def count_duplicates(sentence: Sentence) -> list[object]:
-    splits = sentence.summary["splits"]
-    split = "validation" if "validation items" in sentence.text else "test"
-    return [f"{splits[split][name]:,}" for name in ("duplicates_of_train", "items")]
+def count_those_with(sentence: Sentence, fact: str) -> list[object]:
+    """Return the items of a split of which a fact holds, and all of them."""
+    split = "validation" if re.search(r"validation (items|sentences)", sentence.text) else "test"
+    sizes = sentence.summary["splits"][split]
+    return [f"{sizes[name]:,}" for name in (fact, "items")]
 
 
 def read_refits(sentence: Sentence) -> list[object]:
@@ -605,6 +621,17 @@ def read_layers(sentence: Sentence) -> list[object]:
     return ["1", *found]
 
 
+def read_neighbours(sentence: Sentence) -> list[object]:
+    """Return how many places were looked up, and the scored places and words, of a layer."""
+    for path in sorted(sentence.report.predictions.glob(f"evaluate-*-{sentence.task}.parquet")):
+        table = pd.read_parquet(path).query("head == 'neighbours' and trial == 'layer 1'")
+        own = table.query("init == 'pretrained' and split == 'test'")
+        if len(own):
+            (count,) = {len(json.loads(nearest)) for nearest in own["neighbours_nearest"]}
+            return [count, f"{len(own):,}", own["group"].nunique()]
+    return []
+
+
 def read_use_costs(sentence: Sentence) -> list[object]:
     """Return the seconds and the points of the one to use of some task, against another one."""
     found = []
@@ -635,6 +662,8 @@ READERS: dict[str, Reader] = {
     r"By task: ": count_marks_by_task,
     r".*(?:could not show that|(?:gain|loss) is shown for)": count_marks,
     r".* labels is above TF-IDF with": read_fewest_labels,
+    r".* labels equals TF-IDF with": read_equal_labels,
+    r".*, the \d+ nearest of": read_neighbours,
     r".*TF-IDF leads with": read_tfidf_leads,
     r".* is the cheapest": read_costs,
     r".*, the one to use, takes": read_use_costs,
@@ -661,13 +690,21 @@ READERS: dict[str, Reader] = {
         one.report.facts["refits"][0]["finetune_seed"],
     ],
     r"In .* is read (better )?from": read_layers,
-    r"A linear probe on each layer alone": lambda _: ["0"],
+    r"A linear probe on each layer alone|Layer 0 is": lambda _: ["0"],
     r"Top minus 1": lambda _: ["1"],
     r"Selectivity: .*Hewitt and Liang": lambda _: ["2019"],
     r"2019\)\.": lambda _: ["2019"],  # of Tenney et al.
     r"A family of 2018": lambda _: ["2018"],
     r"Its .* interval is over blocks": lambda _: [CONFIDENCE],
-    r"[\d,]+ of the [\d,]+ \w+ items also occur in train": count_duplicates,
+    r"[\d,]+ of the [\d,]+ \w+ items also occur in train": lambda one: count_those_with(
+        one, "duplicates_of_train"
+    ),
+    r"[\d,]+ of the [\d,]+ \w+ items belong to groups": lambda one: count_those_with(
+        one, "groups_in_train"
+    ),
+    r"[\d,]+ of the [\d,]+ \w+ sentences have a tag or a type": lambda one: count_those_with(
+        one, "tags_not_in_train"
+    ),
     r"Each has read": lambda one: {
         number: None
         for budget in one.report.analysis["budget"]
