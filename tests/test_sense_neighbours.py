@@ -109,7 +109,7 @@ def test_the_section_shows_texts_only_where_they_are_given(tmp_path: Path) -> No
     with_texts = build(ReportData(analysis, [], occurrences=texts))
     without = build(ReportData(analysis, []))
     assert isinstance(with_texts, Section) and isinstance(without, Section)
-    assert ": better" in str(with_texts.blocks), "gains over random weights have verdicts"
+    assert "'better'" in str(with_texts.blocks), "gains over random weights have verdicts"
     assert "at the [bank] number 2" in str(with_texts.blocks)
     assert "bank" not in str(without.blocks) and "one word" in str(without.blocks)
     assert build(ReportData(replace(analysis, sense_neighbours=()), [])) is None

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from lineage.analysis.neighbours import OccurrenceText
 from lineage.analysis.records import (
     Analysis,
+    LayerPrecision,
     NeighbourExample,
     SenseNeighbours,
     group_by,
@@ -43,8 +44,8 @@ READING = (
     "weights. Layer 0 is the embeddings. Nothing is trained for this."
 )
 NOTE = (
-    "Near is a large cosine after the mean vector of the word is subtracted. Gain: precision over "
-    "random weights in the same layer, in points, corrected for all layers and models (Holm). The "
+    "Near is a large cosine after the mean vector of the word is subtracted. Over random init: in "
+    "points, in the same layer, corrected for all layers and models (Holm). The "
     "statements are about these models; another pretraining may differ. The best layer is the one with "
     "the highest precision on these places."
 )
@@ -179,26 +180,39 @@ def _format_text(text: OccurrenceText) -> Cell:
 
 
 def _build_table(task: str, found: Sequence[SenseNeighbours]) -> Table:
-    most = max(len(one.layers) for one in found)
-    columns: Columns = ["model", *numbers("chance", *(f"layer {n}" for n in range(most)))]
-    rows = [_model_row(one, most) for one in found]
+    """Return a row for each layer of each pretrained model, beside random weights and chance."""
+    columns: Columns = [
+        "model",
+        *numbers("layer", "precision", "random init", "over random init"),
+        "verdict",
+        *numbers("chance"),
+    ]
+    random = {
+        (one.model, layer.layer): format_percent(layer.precision)
+        for one in found
+        if one.init == "random"
+        for layer in one.layers
+    }
+    rows = []
+    for one in found:
+        for layer in one.layers if one.init == "pretrained" else ():
+            precision = _format_with_interval(layer)
+            other = random.get((one.model, layer.layer), NO_VALUE)
+            gain, verdict = NO_VALUE, NO_VALUE
+            if layer.gain is not None:
+                interval = format_range(layer.gain.ci_low, layer.gain.ci_high)
+                gain = f"{format_difference(layer.gain.gain)} ({interval})"
+                verdict = layer.gain.verdict
+            name = format_model(one.model)
+            chance = format_percent(one.chance)
+            rows.append(Row([name, str(layer.layer), precision, other, gain, verdict, chance]))
     return Table(columns, rows, title=task, subtitle=_describe_places(found))
 
 
-def _model_row(found: SenseNeighbours, num_layers: int) -> Row:
-    name = format_model(found.model)
-    if found.init == "random":
-        name += ", random init"
-    cells = []
-    for layer in found.layers:
-        pieces = []
-        if layer.ci_low is not None and layer.ci_high is not None:
-            interval = f"{format_percent(layer.ci_low)} to {format_percent(layer.ci_high)}"
-            pieces += small(interval, "muted")
-        if layer.gain is not None:
-            interval = format_range(layer.gain.ci_low, layer.gain.ci_high)
-            gain = f"{format_difference(layer.gain.gain)} ({interval}): {layer.gain.verdict}"
-            pieces += small(gain, "muted", plain=", {}")
-        cells.append(Cell(format_percent(layer.precision), more=pieces))
-    missing = [Cell(NO_VALUE)] * (num_layers - len(cells))
-    return Row([name, format_percent(found.chance), *cells, *missing])
+def _format_with_interval(layer: LayerPrecision) -> Cell:
+    pieces = []
+    if layer.ci_low is not None and layer.ci_high is not None:
+        pieces = small(
+            f"{format_percent(layer.ci_low)} to {format_percent(layer.ci_high)}", "muted"
+        )
+    return Cell(format_percent(layer.precision), more=pieces)
