@@ -32,7 +32,7 @@ from lineage.runtime.settings import find_existing_folder, read_runtime_settings
 from lineage.study.checks import check_study
 from lineage.study.source_records import collect_records, refresh_parameter_records
 
-# What DVC, MLflow and the start of a process add to a stage (docs/decisions/0038).
+# DVC, MLflow and the start of a process add this to a stage (docs/decisions/0038).
 OVERHEAD_SECONDS = 0.75
 MAX_LONGEST = 3  # stages that are named
 DISK_COPIES = 2  # of an output: in its place, and in DVC's cache

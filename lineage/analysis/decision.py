@@ -203,7 +203,7 @@ def _find_undecided_lead(analysis: Analysis, budget: Ranking, use: Choice) -> Co
     """Return the comparison of the chosen system with TF-IDF, unless it is shown to be better.
 
     With too few seeds, it is the test items alone that may exclude TF-IDF from the best.
-    What measures knowledge is not about use, so nothing is undecided.
+    A task that measures knowledge is not about use, so nothing is undecided.
     """
     if load_kind(budget.kind).knowledge or not use.standing.above_chance:
         return None

@@ -73,7 +73,7 @@ class Kind:
     make_example: Callable[[Task], dict[str, Any]] | None = None
     # Its answers follow from the form of sentences, as probes of layers ask, and not their meaning.
     is_about_form: bool = False
-    # What a score tells that a model knows, such as grammar, where nobody needs the answers
+    # The knowledge that a score measures, such as grammar, where nobody needs the answers
     # themselves. Empty: people have items whose labels a system can give.
     knowledge: str = ""
     # The columns by which `lineage init` recognizes the kind; None: it does not propose it.

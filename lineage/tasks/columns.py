@@ -317,3 +317,37 @@ def _truncate_texts(texts: tuple[str, ...], task: Task) -> tuple[str, ...]:
         truncate_to_words(text, length, task.language)
         for text, length in zip(texts, kept_lengths, strict=True)
     )
+
+
+Sequences = list[list[str]]  # a list of words, or of their tags, for each sentence
+
+
+def check_tags(tokens: Sequences, tags: Sequences, task: Task, where: str) -> None:
+    """Raise InputError unless each token has one tag, which is one word."""
+    for row, row_tags in enumerate(tags):
+        _check_spaces(row, row_tags, task, where)
+    sizes = [(len(words), len(word_tags)) for words, word_tags in zip(tokens, tags, strict=True)]
+    are_equal = [num_words == num_tags for num_words, num_tags in sizes]
+    if not all(are_equal):
+        num_words, num_tags = sizes[are_equal.index(False)]
+        start = "the first has " if are_equal.count(False) > 1 else ""
+        check_rows(
+            are_equal,
+            where,
+            f"{start}{num_words} tokens in '{task.tokens}' and {num_tags} tags in '{task.label}'; there "
+            "must be a tag for each token",
+        )
+
+
+def _check_spaces(row: int, tags: list[str], task: Task, where: str) -> None:
+    for tag in tags:
+        if len(tag.split()) > 1:
+            hint = ""
+            if task.columns is not None and task.document_unit is None:
+                hint = (
+                    "; 'columns' reads one word of a line: where it is a sentence, set "
+                    "document_unit: line"
+                )
+            raise Cell(tags, row, task.label or "", where).error(
+                f"the tag '{shorten_value(tag)}' has a space in it; write tags without spaces{hint}"
+            )

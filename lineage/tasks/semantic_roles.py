@@ -17,6 +17,7 @@ from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     Cell,
     TableColumns,
+    check_tags,
     extract_sentences,
     list_cells,
     normalize_label,
@@ -28,7 +29,6 @@ from lineage.tasks.tagged_words import (
     BILSTM_HINT,
     NEEDS,
     are_spans,
-    check_tags,
     choose_tagged_words,
     entries,
 )

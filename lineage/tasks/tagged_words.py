@@ -1,4 +1,4 @@
-"""A column of words and one with a tag for each: checked, and recognized for `lineage init`."""
+"""Recognize a column of words and one with a tag for each, for `lineage init`."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -6,47 +6,11 @@ from typing import Any
 
 from lineage.answers.annotations import START_KEYS, is_span_annotation
 from lineage.answers.label_names import MAX_LABELS
-from lineage.config.data import Task
-from lineage.errors import check_rows, shorten_value
-from lineage.tasks.columns import Cell
 from lineage.tasks.recognition import Column, ColumnChoice, SampleTable
 
 TOKEN_NAMES = ("tokens", "words")
 NEEDS = "a column of words and one with a tag for each; name them, as text=COLUMN,label=COLUMN"
 BILSTM_HINT = "add probes: [linear, bilstm] for a BiLSTM-CRF too, which is slower"
-
-Sequences = list[list[str]]  # a list of words, or of their tags, for each sentence
-
-
-def check_tags(tokens: Sequences, tags: Sequences, task: Task, where: str) -> None:
-    """Raise InputError unless each token has one tag, which is one word."""
-    for row, row_tags in enumerate(tags):
-        _check_spaces(row, row_tags, task, where)
-    sizes = [(len(words), len(word_tags)) for words, word_tags in zip(tokens, tags, strict=True)]
-    are_equal = [num_words == num_tags for num_words, num_tags in sizes]
-    if not all(are_equal):
-        num_words, num_tags = sizes[are_equal.index(False)]
-        start = "the first has " if are_equal.count(False) > 1 else ""
-        check_rows(
-            are_equal,
-            where,
-            f"{start}{num_words} tokens in '{task.tokens}' and {num_tags} tags in '{task.label}'; there "
-            "must be a tag for each token",
-        )
-
-
-def _check_spaces(row: int, tags: list[str], task: Task, where: str) -> None:
-    for tag in tags:
-        if len(tag.split()) > 1:
-            hint = ""
-            if task.columns is not None and task.document_unit is None:
-                hint = (
-                    "; 'columns' reads one word of a line: where it is a sentence, set "
-                    "document_unit: line"
-                )
-            raise Cell(tags, row, task.label or "", where).error(
-                f"the tag '{shorten_value(tag)}' has a space in it; write tags without spaces{hint}"
-            )
 
 
 def choose_tagged_words(table: SampleTable) -> ColumnChoice | None:

@@ -14,7 +14,9 @@ from lineage.tasks.columns import (
     MAX_BLANK_SHARE,
     NO_ENTRIES,
     Cell,
+    Sequences,
     TableColumns,
+    check_tags,
     extract_sentences,
     is_empty_cell,
     list_cells,
@@ -25,8 +27,6 @@ from lineage.tasks.recognition import Recognition
 from lineage.tasks.tagged_words import (
     BILSTM_HINT,
     NEEDS,
-    Sequences,
-    check_tags,
     choose_tagged_words,
 )
 
