@@ -15,6 +15,7 @@ from lineage.analysis.records import Analysis, ClaimFinding
 from lineage.artifacts import read_table, write_json, write_table
 from lineage.report.section import Cell, ReportData, Row, Table
 from lineage.report.sections import claims as section
+from lineage.results import PUBLIC_FAMILY
 from tests.helpers import study_rows
 from tests.helpers.study_rows import GRID, Study, analyze, build_comparison
 
@@ -113,6 +114,19 @@ def test_models_that_learned_less_than_counting_are_no_evidence(tmp_path: Path) 
     analysis = analyze(folder, grid)
     assert {one.first.model for one in find(analysis, PRETRAINING).comparisons} == {"bert"}
     assert BERT not in {one.text for one in analysis.claims}
+
+
+def test_public_models_are_no_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_rows, "SKILL", study_rows.SKILL | {"bert": 1.4, "gpt": -0.2})
+    folder = Study(tmp_path, grid=SMALL_GRID, items=401).write()
+    for path in folder.rglob("*.parquet"):
+        table = read_table(path)
+        if "family" in table:
+            write_table(path, table.replace({"family": {"bert": PUBLIC_FAMILY}}))
+    analysis = analyze(folder, SMALL_GRID)
+    assert any(one.first.family == PUBLIC_FAMILY for one in analysis.comparisons)
+    of_claims = [one for claim in analysis.claims for one in claim.comparisons]
+    assert of_claims and {one.first.family for one in of_claims} == {"gpt"}
 
 
 @pytest.mark.parametrize("is_helped", [True, False])

@@ -446,6 +446,28 @@ def test_at_chance_the_highest_score_is_named_and_not_that_of_tfidf() -> None:
     assert "Label more" not in read_decision(analysis, without_labels)["Next step"]
 
 
+def test_an_undecided_lead_is_named_where_tfidf_is_at_chance() -> None:
+    cells = with_floor(build_cells(elmo=0.7, tfidf=0.49), share=0.5)
+    elmo, tfidf, *_ = cells
+    comparison = dataclasses.replace(
+        compare_on("sense", "elmo", "no significant difference"),
+        comparison_type="tfidf",
+        label_count="100",
+        first=elmo.system,
+        second=tfidf.system,
+    )
+    analysis = dataclasses.replace(analyze_cells(cells), comparisons=(comparison,))
+    (decision,) = decide(analysis, {})
+    assert decision.use.standing.system.model == "elmo"
+    assert (decision.advice, decision.certainty) == ("decide with more data", "undecided")
+    line = read_decision(analysis, decision)
+    assert line["Use"].startswith("**ELMo**") and line["Sure?"] == "no"
+    assert line["Next step"].startswith(
+        "**Undecided; cheapest: ELMo.** TF-IDF is not shown to be above chance."
+    )
+    assert describe_finding([decision]) == "Undecided for sense (ELMo or TF-IDF)"
+
+
 def plant(name: str, num_right: int, *, num_items: int = 4000, public: bool = False) -> ResultCell:
     """Return a cell whose first answers are right: the items are nested."""
     cell = build_cell(name, np.tile(np.arange(num_items) < num_right, (2, 1)).astype(float))

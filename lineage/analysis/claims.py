@@ -3,8 +3,9 @@
 A claim is an entry of QUESTIONS. It finds comparisons in which the first system should be the better
 one. Those of one claim are one family of tests. Models that are not shown to have learned more than
 a 5-gram model are no evidence, but for the claims on grammar and on today's recipe, and for
-ablations of a system that pretraining is shown to help. Nor are systems at chance, and those made of
-two models, which have two budgets. Ablations are evidence for the setting that they change alone.
+ablations of a system that pretraining is shown to help. Nor are systems at chance, public models,
+which have read far more text than the others, and systems made of two models, which have two
+budgets. Ablations are evidence for the setting that they change alone.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from lineage.analysis.comparisons import (
 )
 from lineage.analysis.records import (
     TEST_SET_SEPARATOR,
-    TWO_BUDGET_FAMILIES,
+    UNMATCHED_FAMILIES,
     Analysis,
     ClaimFinding,
     Comparison,
@@ -96,7 +97,7 @@ class Evidence:
         for one in self.analysis.comparisons:
             if one.comparison_type != comparison_type or TEST_SET_SEPARATOR in one.task:
                 continue
-            if {one.first.family, one.second.family} & {*TWO_BUDGET_FAMILIES}:
+            if {one.first.family, one.second.family} & {*UNMATCHED_FAMILIES}:
                 continue
             # A variant is the same model again in all but one setting, and in some uses in all.
             if comparison_type != "ablation" and self._is_variant(one.first):
@@ -200,8 +201,7 @@ class Evidence:
             cell
             for cell in self.cells.values()
             if cell.train_examples
-            and cell.system.family not in TWO_BUDGET_FAMILIES
-            and cell.system.model not in self.weak_models
+            and self._counts(cell.system)
             and not self._is_variant(cell.system)
             and TEST_SET_SEPARATOR not in cell.task
         ]
@@ -218,8 +218,7 @@ class Evidence:
     def find_more_text(self) -> Iterator[PlannedComparison]:
         """Yield models at the end of their training beside themselves at its first checkpoint."""
         for last, first in self.text_points:
-            is_known = last.system.model not in self.weak_models
-            if is_known and self._is_above_chance(last):
+            if self._counts(last.system) and self._is_above_chance(last):
                 # Not "pretraining", which has random weights on one side.
                 yield PlannedComparison("models", last, first)
 
@@ -232,12 +231,16 @@ class Evidence:
             [
                 one
                 for one in self.saved_epochs
-                if one.pretrained.model not in self.weak_models
+                if self._counts(one.pretrained)
                 and not self._is_variant(one.pretrained)
                 and (one.setting, one.random) in self.cells
                 and self._is_above_chance(self.cells[one.setting, one.random])
             ]
         )
+
+    def _counts(self, system: System) -> bool:
+        """Return whether a system was pretrained in this study and has learned enough."""
+        return system.model not in self.weak_models and system.family not in UNMATCHED_FAMILIES
 
     def _is_above_chance(self, *cells: ResultCell) -> bool:
         """Return whether one of these cells is shown to be above chance."""
@@ -565,7 +568,7 @@ def judge_claims(evidence: Evidence) -> tuple[ClaimFinding, ...]:
     all_scores = [
         scores
         for scores in _pair_all(evidence.planned)
-        if scores.planned.first.system.family not in TWO_BUDGET_FAMILIES
+        if scores.planned.first.system.family not in UNMATCHED_FAMILIES
     ]
     found = []
     for question, claim in _list_claims():

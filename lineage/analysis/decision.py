@@ -29,7 +29,8 @@ Certainty = Literal[
     "cheapest",  # others may be better, by no more than the margin
     "open",  # others may be better by more than the margin
     "alone",  # there is no other system
-    "undecided",  # a lead over TF-IDF is not shown, so TF-IDF is used, which is the cheapest
+    # A lead over TF-IDF is not shown, so TF-IDF is used, which is the cheapest, if it is above chance.
+    "undecided",
 ]
 Advice = Literal[
     "nothing above chance",
@@ -131,12 +132,12 @@ def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Cost
     without_public = None if budget is None else use
     undecided_lead = None if budget is None else _find_undecided_lead(analysis, budget, use)
     if undecided_lead is not None:
-        use = _find_tfidf(list_choices(ranking, costs))
+        use = _choose_undecided(list_choices(ranking, costs), use)
         certainty = "undecided"
     under_budget = None if budget is None else use
     label_gain = _find_label_gain(analysis.label_gains, ranking, use.standing)
     advice = _advise(budget, use.standing, label_gain, margin=margin)
-    if undecided_lead is not None and advice == "use TF-IDF":
+    if undecided_lead is not None and advice != "label more first":
         advice = "decide with more data"
     best_overall = None
     overall_gain = None
@@ -228,8 +229,10 @@ def lacks_gain(analysis: Analysis, setting: Setting, system: System) -> bool:
     )
 
 
-def _find_tfidf(choices: Sequence[Choice]) -> Choice:
-    return next(choice for choice in choices if choice.standing.system.family == "tfidf")
+def _choose_undecided(choices: Sequence[Choice], use: Choice) -> Choice:
+    """Return TF-IDF, which `use` is not shown to beat; or `use` if TF-IDF is at chance."""
+    tfidf = next(choice for choice in choices if choice.standing.system.family == "tfidf")
+    return tfidf if tfidf.standing.above_chance else use
 
 
 def _ngram_does_as_well(analysis: Analysis, setting: Setting) -> bool:

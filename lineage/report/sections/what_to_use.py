@@ -85,7 +85,7 @@ NEXT_STEPS = {
     "nothing above a 5-gram model": MORE_TEXT,
     "use a public model": "Use the public model",
     "label more first": "Label more before you choose a model",
-    "decide with more data": "Undecided; cheapest: TF-IDF",
+    "decide with more data": "Undecided; cheapest: {model}",
     "use TF-IDF": "Use TF-IDF",
     "pretrain on your text": "Use {model}",
 }
@@ -231,7 +231,9 @@ def _next_step_cell(analysis: Analysis, decision: Decision, largest: Decision) -
         label_gain = NO_LABEL_GAIN.format(system=name_system(system))
     sentences = [f"{label_gain[0].upper()}{label_gain[1:]}."] if label_gain else []
     if decision.undecided_lead is not None:
-        if decision.undecided_lead.difference > 0:
+        if system == decision.undecided_lead.first:
+            sentences.append("TF-IDF is not shown to be above chance.")
+        elif decision.undecided_lead.difference > 0:
             sentences.append("It scores lower here, which may be luck.")
         needed = describe_what_decides(decision.undecided_lead)
         sentences.append(f"{needed[0].upper()}{needed[1:]} would decide.")
@@ -510,7 +512,8 @@ def _explain_decisions(report: ReportData) -> str:
         f"at most {report.margin} points below the best; if none is, the highest score. Times below "
         "10 s, or within a factor of 1.5, count as equal; then the higher score decides, then "
         "TF-IDF, or the model that the study lists first. If seeds do not show that system to be "
-        "better than TF-IDF, it is **undecided**, and TF-IDF is used, the cheapest. "
+        "better than TF-IDF, it is **undecided**, and TF-IDF is used, the cheapest, if it is above "
+        "chance. "
         f"{public}**{AS_GOOD}**: systems that may be the best, or are within {report.margin} points "
         f"of it. Both hold together with {report.confidence} confidence in each row. **Sure?** is "
         f"yes if, of what was run, the system is shown to be at most {report.margin} points below "
