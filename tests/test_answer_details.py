@@ -40,6 +40,8 @@ def test_confusions_are_shares_of_each_label() -> None:
     )
     right = count_confusions(LABELS, LABELS, ["a", "b", "c"])
     assert describe_confusions(["a", "b", "c"], right) == "No label is read as another."
+    rare = describe_confusions(["a", "b", "c"], shares, {"c"})
+    assert rare.endswith("of the items of a are called b, the most frequent confusion.")
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,8 @@ def test_the_weakest_label_is_named() -> None:
         "m is weakest on label y: F1 60.0, with 7 in the test set."
     )
     assert "weakest on label x: F1 20.0" in describe_classes(classes, place=1, name="m")
+    rare = ClassScore("z", 1.0, (0.0, 0.0))
+    assert "weakest on label y" in describe_classes([*classes, rare], place=0, name="m")
 
 
 def test_the_answers_of_a_study_are_those_of_its_predictions(

@@ -355,6 +355,12 @@ class Sentence:
         (own,) = (one for one in details if one["task"] == self.task)
         return own, own["systems"].index(self.decision["use"]["standing"]["system"])
 
+    @property
+    def rare_labels(self) -> set[str]:
+        """The labels that have fewer than five items in the test set."""
+        answers, _ = self.find_answers()
+        return {one["label"] for one in answers["classes"] if one["count"] < 5}
+
 
 Reader = Callable[[Sentence], Iterable[object]]
 
@@ -566,7 +572,7 @@ def read_confusion(sentence: Sentence) -> list[object]:
         (label, answer): share
         for label, own in zip(labels, answers["confusions"][place], strict=True)
         for answer, share in zip(labels, own, strict=True)
-        if label != answer
+        if label != answer and label not in sentence.rare_labels
     }
     label, answer = max(shares, key=lambda pair: shares[pair])
     assert f"of {label} are called {answer}," in sentence.text
@@ -576,7 +582,8 @@ def read_confusion(sentence: Sentence) -> list[object]:
 
 def read_weakest_label(sentence: Sentence) -> list[object]:
     answers, place = sentence.find_answers()
-    weakest = min(answers["classes"], key=lambda one: one["f1"][place])
+    common = [one for one in answers["classes"] if one["label"] not in sentence.rare_labels]
+    weakest = min(common, key=lambda one: one["f1"][place])
     assert f"on label {weakest['label']}:" in sentence.text
     return [in_points(100 * weakest["f1"][place]), f"{weakest['count']:,.0f}"]
 

@@ -3,9 +3,13 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from lineage.answers.sense import SenseAnswer
+from lineage.methods.tfidf import fit_tfidf
+from lineage.tasks.word_sense import KIND
 from tests.helpers.documents import run_documented_code
 from tests.helpers.golden import data_folder
 from tests.helpers.tasks import build_task_items
@@ -61,3 +65,33 @@ def test_semcor_becomes_a_task_of_words_in_several_senses(
     assert len(set(words)) == 20
     senses = pd.Series(task.splits["test"]["label"].to_numpy()).groupby(words).nunique()
     assert senses.min() >= 2
+
+
+def make_places(*places: tuple[str, int]) -> pd.DataFrame:
+    """Return sentences with a word in the middle, and the place of its sense among SENSE_NAMES."""
+    tokens = [["The", word, "here"] for word, _ in places]
+    labels = [label for _, label in places]
+    return pd.DataFrame({"tokens": tokens, "target": 1, "label": labels})
+
+
+SENSE_NAMES = ("river", "money", "stage", "game")
+TRAIN = make_places(("bank", 0), ("Bank", 1), ("bank", 1), ("play", 2), ("play", 3), ("play", 3))
+ITEMS = make_places(("Play", 2), ("bank", 0), ("fish", 1))
+
+
+def test_the_majority_is_the_commonest_sense_of_the_word() -> None:
+    outputs = SenseAnswer(SENSE_NAMES).majority_outputs(TRAIN, ITEMS)
+    third, sixth = 1 / 3, 1 / 6
+    expected = [[0, 0, third, 2 * third], [third, 2 * third, 0, 0], [sixth, third, sixth, third]]
+    np.testing.assert_allclose(outputs, expected)
+
+
+def test_tfidf_knows_whose_sense_is_asked_for() -> None:
+    """Sentences have both words, and only the place tells them apart."""
+    places = list(zip(TRAIN["tokens"].str[1], TRAIN["label"], strict=True)) * 9
+    train, items = make_places(*places), ITEMS.copy()
+    for table in (train, items):
+        table["tokens"] = [[*tokens, "bank", "play", "fish"] for tokens in table["tokens"]]
+    answer = SenseAnswer(SENSE_NAMES)
+    model = fit_tfidf(KIND, answer, train, language="en", symmetric=False, C=100.0)
+    assert model.outputs(items).argmax(1).tolist()[:2] == [3, 1]

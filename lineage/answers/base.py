@@ -276,12 +276,8 @@ class HeadAnswer(Answer, ABC):
         return True
 
     @abstractmethod
-    def majority(self, train: pd.DataFrame) -> np.ndarray:
-        """Return the most frequent answer of the training items, as `repeat` takes it."""
-
-    def repeat(self, majority: np.ndarray, items: pd.DataFrame) -> np.ndarray:
-        """Return (M, K) outputs that give every item the same answer."""
-        return np.tile(majority, (len(items), 1))
+    def majority_outputs(self, train: pd.DataFrame, items: pd.DataFrame) -> np.ndarray:
+        """Return (M, K) outputs that give the items the most frequent answer of train."""
 
     def linear_inputs(
         self, items: pd.DataFrame, texts: Sequence[Sequence[str]], language: str

@@ -151,8 +151,9 @@ class LabelAnswer(ClassAnswer):
     def can_learn(self, train: pd.DataFrame) -> bool:
         return train["label"].nunique() > 1
 
-    def majority(self, train: pd.DataFrame) -> np.ndarray:
-        return share_of_labels(train["label"].to_numpy(), len(self.label_names))
+    def majority_outputs(self, train: pd.DataFrame, items: pd.DataFrame) -> np.ndarray:
+        shares_K = share_of_labels(train["label"].to_numpy(), len(self.label_names))
+        return np.tile(shares_K, (len(items), 1))
 
 
 def _describe_unknown_labels(

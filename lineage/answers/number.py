@@ -103,8 +103,9 @@ class NumberAnswer(HeadAnswer):
             "score": predictions_M.astype(float),
         }
 
-    def majority(self, train: pd.DataFrame) -> np.ndarray:
-        return np.array([train["label"].to_numpy(float).mean()])
+    def majority_outputs(self, train: pd.DataFrame, items: pd.DataFrame) -> np.ndarray:
+        """Return (N, 1): the mean score."""
+        return np.full((len(items), 1), train["label"].to_numpy(float).mean())
 
     def linear_labels(self, train: pd.DataFrame) -> list[np.ndarray]:
         return [train["label"].to_numpy(float)]

@@ -163,13 +163,10 @@ class SpanAnswer(HeadAnswer):
         """Tell whether a context has words to choose from."""
         return any(len(starts) > 1 for starts in train["starts"])
 
-    def majority(self, train: pd.DataFrame) -> np.ndarray:
-        """Return (2,) the most frequent first and last word."""
+    def majority_outputs(self, train: pd.DataFrame, items: pd.DataFrame) -> np.ndarray:
+        """Choose the most frequent first and last word, or the last one of a shorter context."""
         spans, counts = np.unique(np.stack(train["label"].to_list()), axis=0, return_counts=True)
-        return spans[counts.argmax()]
-
-    def repeat(self, majority: np.ndarray, items: pd.DataFrame) -> np.ndarray:
-        """Choose the same words; in a shorter context, its last word replaces those it lacks."""
+        majority = spans[counts.argmax()]
         lengths = [len(starts) for starts in items["starts"]]
         is_predicted = [
             np.arange(length)[:, None] == np.minimum(majority, length - 1) for length in lengths

@@ -223,11 +223,9 @@ class TagsAnswer(ClassAnswer):
     def can_learn(self, train: pd.DataFrame) -> bool:
         return len(set(self.labels(train).tolist())) > 1
 
-    def majority(self, train: pd.DataFrame) -> np.ndarray:
-        return share_of_labels(self.labels(train), len(self.label_names))
-
-    def repeat(self, majority: np.ndarray, items: pd.DataFrame) -> np.ndarray:
-        return np.tile(majority, (sum(map(len, items["tokens"])), 1))
+    def majority_outputs(self, train: pd.DataFrame, items: pd.DataFrame) -> np.ndarray:
+        shares_K = share_of_labels(self.labels(train), len(self.label_names))
+        return np.tile(shares_K, (sum(map(len, items["tokens"])), 1))
 
     def linear_inputs(
         self, items: pd.DataFrame, texts: Sequence[Sequence[str]], language: str

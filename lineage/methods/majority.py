@@ -17,7 +17,7 @@ from lineage.results import Note
 
 @dataclass(frozen=True, kw_only=True)
 class MajorityMethod(BaselineMethod):
-    """The same answer to every item."""
+    """The most frequent answer."""
 
     name: ClassVar[str] = "majority"
 
@@ -35,11 +35,10 @@ class MajorityMethod(BaselineMethod):
 
 
 def fit_majority(context: TaskContext, problem: HeadProblem) -> FittedHead:
-    """Return a head that gives every item the most frequent answer."""
+    """Return a head that gives the items the most frequent answer."""
     train = context.task.splits["train"].iloc[problem.train_rows]
-    majority: np.ndarray = problem.answer.majority(train)
 
     def predict(part: SplitItems) -> HeadOutput:
-        return problem.answer.repeat(majority, context.task.select_items(part)), None
+        return problem.answer.majority_outputs(train, context.task.select_items(part)), None
 
     return FittedHead(predict, None, is_normalized=True)

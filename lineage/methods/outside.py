@@ -39,7 +39,7 @@ class OutsideMethod(BaselineMethod):
                 continue
             items = context.task.select_items(part)
             # The labels as the results hold them; the answers are replaced.
-            columns = answer.prediction_columns(items, answer.repeat(answer.majority(train), items))
+            columns = answer.prediction_columns(items, answer.majority_outputs(train, items))
             columns = {
                 "label": columns["label"],
                 "prediction": np.array([self.predictions[one] for one in items["id"]], object),

@@ -1,6 +1,6 @@
 """The answers of a task by label: F1 of each class, confusions and calibration, as figures."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis, AnswerDetails, Calibration, ClassScore
@@ -12,6 +12,7 @@ from lineage.report.styles import model_style
 
 MIN_CLASSES_FOR_FINDING = 2
 MAX_SHOWN_CLASSES = 20
+MIN_NAMED_ITEMS = 5  # of a label in the test set; sentences name no rarer one
 SMALL_CALIBRATION_ERROR = 0.03
 SMALL_SPREAD = 0.02  # of F1 over the labels
 SMALLEST_CONFUSION = 0.005  # it would be printed as 0 %
@@ -64,7 +65,8 @@ def _draw_confusions(details: AnswerDetails, place: int) -> Iterator[Figure]:
         svg = charts.draw_confusion(
             labels, shares, title=f"Answers of {name}", subtitle="% of each label (rows)"
         )
-        yield Figure(svg, describe_confusions(labels, shares), details.task)
+        rare = {one.label for one in details.classes if one.count < MIN_NAMED_ITEMS}
+        yield Figure(svg, describe_confusions(labels, shares, rare), details.task)
 
 
 def _draw_calibrations(
@@ -109,9 +111,10 @@ def choose_systems(details: AnswerDetails, decision: Decision) -> list[int]:
 
 
 def describe_classes(classes: Sequence[ClassScore], *, place: int, name: str) -> str:
-    """Name the label that a system finds worst."""
-    worst = min(classes, key=lambda one: one.f1[place])
-    best = max(classes, key=lambda one: one.f1[place])
+    """Name the label that a system finds worst, of those that are not rare."""
+    common = [one for one in classes if one.count >= MIN_NAMED_ITEMS] or classes
+    worst = min(common, key=lambda one: one.f1[place])
+    best = max(common, key=lambda one: one.f1[place])
     if best.f1[place] - worst.f1[place] < SMALL_SPREAD:
         return f"{name} finds all labels about equally well."
     return (
@@ -120,17 +123,20 @@ def describe_classes(classes: Sequence[ClassScore], *, place: int, name: str) ->
     )
 
 
-def describe_confusions(labels: Sequence[str], shares: Sequence[Sequence[float]]) -> str:
-    """Name the most frequent confusion."""
+def describe_confusions(
+    labels: Sequence[str], shares: Sequence[Sequence[float]], rare: Collection[str] = ()
+) -> str:
+    """Name the most frequent confusion of labels that are not rare."""
     confusions = [
         (share, label, answer)
         for label, own in zip(labels, shares, strict=True)
         for answer, share in zip(labels, own, strict=True)
-        if label != answer
+        if label != answer and label not in rare
     ]
     share, label, answer = max(confusions, default=(0.0, "", ""))
     if share < SMALLEST_CONFUSION:
-        return "No label is read as another."
+        named = f" with at least {MIN_NAMED_ITEMS} items" if rare else ""
+        return f"No label{named} is read as another."
     return f"{100 * share:.0f} % of the items of {label} are called {answer}, the most frequent confusion."
 
 

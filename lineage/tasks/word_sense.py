@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from lineage.answers.label import LabelAnswer
+from lineage.answers.sense import SenseAnswer
 from lineage.config.data import Task
 from lineage.language import is_blank
 from lineage.tasks.base import Kind
@@ -50,8 +50,8 @@ KIND = Kind(
     unit="word",
     required_columns=("tokens", "target", "label"),
     make_items=make_items,
-    extract_texts=extract_sentences,  # a bag of words cannot see which one is the target
-    answer=LabelAnswer,
+    extract_texts=extract_sentences,
+    answer=SenseAnswer,
     metrics=("accuracy", "macro_f1"),
     integer_columns=("target",),
     identity_columns=("tokens", "target"),

@@ -9,6 +9,7 @@ from lineage.answers.base import HeadAnswer
 from lineage.answers.choice import ChoiceAnswer
 from lineage.answers.label import LabelAnswer
 from lineage.answers.number import NumberAnswer
+from lineage.answers.sense import SenseAnswer
 from lineage.answers.tags import TagsAnswer
 from tests.helpers import tiny
 
@@ -73,6 +74,6 @@ def text_choices(count: int) -> pd.DataFrame:
 
 
 CASES: dict[str, tuple[Callable[[int], pd.DataFrame], HeadAnswer]] = {
-    "tags": (tagged_sentences, TagsAnswer(("a", "b"))), "sense": (target_words, LabelAnswer(("a", "b"))), "text_classification": (labelled_texts, LabelAnswer(("a", "b"))),
+    "tags": (tagged_sentences, TagsAnswer(("a", "b"))), "sense": (target_words, SenseAnswer(("a", "b"))), "text_classification": (labelled_texts, LabelAnswer(("a", "b"))),
     "pairs": (text_pairs, LabelAnswer(("a", "b"))), "multiple_choice": (text_choices, ChoiceAnswer(("0", "1"))), "text_regression": (numbered_texts, NumberAnswer(mean=12.5, std=2.5)),
 }  # fmt: skip

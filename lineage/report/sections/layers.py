@@ -42,7 +42,8 @@ NOTE = (
     "Intervals are for other test items. Selectivity: the share of words with the right tag, less "
     "that of a tag drawn at random for each word (Hewitt and Liang 2019); a probe that learns by "
     "heart has little. Not shown where most words have one tag. Mix: a probe on the weighted mean of "
-    "all layers, whose center of gravity is the mean layer by its weights (Tenney et al. 2019). Top "
+    "all layers, whose center of gravity is the mean layer by its weights (Tenney et al. 2019). It is "
+    "fitted with other penalties than the frozen systems of the tasks, and may score differently. Top "
     "minus 1: the top layer minus the first one above the embeddings, in points, for other seeds too "
     "and corrected (Holm)."
 )
