@@ -296,7 +296,7 @@ def draw_confusion(
     width = min(60.0, (PLOT_WIDTH - left) / len(labels))
     top = PLOT_TOP + 18
     parts = draw_heading(title, subtitle, PLOT_WIDTH)
-    room = int(width / 5.6)
+    room = int(width / 6.6)  # capital letters are wide
     for column, label in enumerate(labels):
         parts.append(draw_text(left + width * (column + 0.5), top - 6, shorten(label, room)))
     for row, (label, own) in enumerate(zip(labels, shares, strict=True)):

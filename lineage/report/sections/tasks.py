@@ -66,6 +66,7 @@ from lineage.report.task_scores import (
     list_task_scores,
     name_model,
 )
+from lineage.tasks.base import load_kind
 
 FEATURE_NAMES = {
     "static": "without order or context",
@@ -178,7 +179,8 @@ def describe_items(scores: TaskScores) -> str:
     if 0 < num_clusters < num_examples:
         text += f" in {num_clusters} groups; intervals are over groups"
     if chance := chance_level(scores.analysis, Setting(scores.task, scores.largest)):
-        text += f"; chance {format_percent(chance)} {metric_unit(scores.metric)}"
+        name = load_kind(scores.scores[0].kind).answer.majority_name or "chance"
+        text += f"; {name} {format_percent(chance)} {metric_unit(scores.metric)}"
     if folds := format_folds(scores.analysis, scores.task):
         text += f"; scored by {folds}"
     return text
