@@ -147,6 +147,27 @@ def test_validation_test_and_unlabelled_files(home: Path) -> None:
     assert "test: 200" in tree["lines"][1]
 
 
+@pytest.mark.parametrize(
+    ("values", "is_group"),
+    [
+        ([f"doc {number % 12}" for number in range(60)], True),
+        ([f"doc {number % 5}" for number in range(60)], False),
+        (["the long one"] * 20 + [f"doc {number}" for number in range(40)], False),
+        ([""] + [f"doc {number % 12}" for number in range(59)], False),
+    ],
+    ids=["twelve documents", "too few", "one is large", "one is missing"],
+)
+def test_rows_of_a_document_stay_together(tickets: Path, values: list[str], is_group: bool) -> None:
+    table = make_tickets()[:60].assign(document=values)
+    table.to_csv("grouped.csv", index=False)
+    params = draft_and_check(tickets, "mood=grouped.csv")
+    assert params["tasks"]["mood"].get("group") == ("document" if is_group else None)
+    test = table.drop(columns="document")
+    test.to_csv("without.csv", index=False)
+    draft = draft_study(Path("other"), ["texts/*.txt"], ["mood=grouped.csv,test=without.csv"])
+    assert "group:" not in draft.params_text, "the test file has no such column"
+
+
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet", "csv.gz", "csv.zst"])
 def test_formats_of_tables(suffix: str) -> None:

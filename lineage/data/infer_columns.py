@@ -1,6 +1,10 @@
 """Infer the kind of task of a user's table, and the column of a corpus that holds its texts."""
 
-from lineage.errors import InputError, shorten_value
+import re
+from collections import Counter
+from itertools import chain
+
+from lineage.errors import InputError, is_short_name, shorten_value
 from lineage.tasks.base import Kind, list_kinds, load_kind
 from lineage.tasks.columns import TableColumns
 from lineage.tasks.recognition import (
@@ -11,6 +15,15 @@ from lineage.tasks.recognition import (
     RequestedColumns,
     SampleTable,
 )
+
+# Columns that say which rows belong together, with or without `_id`.
+GROUP_NAME = re.compile(
+    r"(author|user|username|customer|patient|speaker|doc|document|book|article|thread"
+    r"|conversation|dialogue|dialog|session)([_-]?id)?",
+    re.I,
+)
+MIN_GROUPS = 10  # fewer are too few units for intervals
+MAX_GROUP_SHARE = 0.2  # of the rows in one group: a larger one would fill a fold alone
 
 
 def list_recognized_kinds() -> list[Kind]:
@@ -41,6 +54,24 @@ def choose_columns(
         if choice is not None:
             return kind, choice
     raise sample.refusal(f"kind={kind.name} needs {_recognition(kind).needs}")
+
+
+def find_group_column(table: TableColumns, choice: ColumnChoice) -> str | None:
+    """Return the column that says by its name which rows belong together, such as `author`.
+
+    None if the choice of columns needs all that have such names, or if its values are no names.
+    """
+    used = [[one] if isinstance(one, str) else one for one in choice.keys.values()]
+    for name, values in table.items():
+        column = Column(name, values)
+        if not GROUP_NAME.fullmatch(name) or name in chain.from_iterable(used):
+            continue
+        are_names = len(column.filled) == len(values) and all(map(is_short_name, column.texts))
+        if not are_names or column.is_list or column.num_distinct < MIN_GROUPS:
+            continue
+        if Counter(column.texts).most_common(1)[0][1] <= MAX_GROUP_SHARE * len(values):
+            return name
+    return None
 
 
 def _make_sample(

@@ -28,7 +28,12 @@ from lineage.data.files import (
     open_decompressed,
     read_column_names,
 )
-from lineage.data.infer_columns import choose_columns, choose_corpus_text, list_recognized_kinds
+from lineage.data.infer_columns import (
+    choose_columns,
+    choose_corpus_text,
+    find_group_column,
+    list_recognized_kinds,
+)
 from lineage.data.sources import DataTable, open_source_table, open_task_tables
 from lineage.data.tables import COMMENT_PREFIXES, CONLLU_NUM_COLUMNS, DOCUMENT_BOUNDARIES, SPACES
 from lineage.errors import MAX_NAME_WORDS, InputError, shorten_value
@@ -315,7 +320,13 @@ def inspect_task(
     _check_names_fit(sample, columns, kind, choice, keys, data_files, where)
     read_test_columns = kind.recognition and kind.recognition.read_test_columns
     if read_test_columns and "test" in files:
-        choice = read_test_columns(choice, _list_test_columns(files["test"], keys, root, where))
+        choice = read_test_columns(choice, _list_columns(files["test"], keys, "test", root, where))
+    group = find_group_column(sample, choice) if kind.has_train_split else None
+    labelled = files.keys() & {"train", "validation", "test"}
+    if group and all(
+        group in _list_columns(files[split], keys, split, root, where) for split in labelled
+    ):
+        choice = replace(choice, keys=choice.keys | {"group": group})
     texts = [list(map(cell_text, sample[text_name])) for text_name in choice.text_columns]
     language = infer_language(text for column in texts for text in column)
     max_words = None
@@ -472,12 +483,14 @@ def find_conll_columns(path: Path) -> tuple[str, ...] | None:
     return CONLL_COLUMNS.get(size, ("tokens", *others, "ner"))
 
 
-def _list_test_columns(pattern: str, keys: dict[str, Any], root: Path, where: str) -> list[str]:
-    test_where = f"{where}: test"
-    files = find_files(pattern, root, test_where, allow_unknown=True)
-    table = _open_split(pattern, keys, "test", root, test_where)
+def _list_columns(
+    pattern: str, keys: dict[str, Any], split: str, root: Path, where: str
+) -> list[str]:
+    split_where = f"{where}: {split}"
+    files = find_files(pattern, root, split_where, allow_unknown=True)
+    table = _open_split(pattern, keys, split, root, split_where)
     table.check([])
-    return list_columns(files, table, test_where)
+    return list_columns(files, table, split_where)
 
 
 def _count_rows(

@@ -188,6 +188,11 @@ def _plan_splits(found: TaskFindings, comments: Comments) -> dict[str, Any]:
 
 def _comment_columns(found: TaskFindings) -> Comments:
     comments: Comments = {}
+    if "group" in found.choice.keys:
+        comments["group"] = (
+            "guessed: rows with the same value stay together, and are one unit of the intervals; "
+            "remove it if rows are independent"
+        )
     if found.is_kind_guessed:
         recognition = load_kind(found.kind).recognition
         assert recognition is not None
