@@ -9,7 +9,7 @@ from tests.helpers.study_rows import build_comparison
 def test_an_interval_that_the_data_cannot_support_is_replaced_by_the_reason() -> None:
     interval = {"ci_low": -0.05, "ci_high": 0.1}
     cases = [
-        ({"num_examples": 3}, "+2.4 points, too few items for an interval"),
+        ({"num_examples": 3}, "+2.4 points, too few items or groups for an interval"),
         ({"verdict": "too few seeds"}, "+2.4 points, −5.0 to +10.0 for these models"),
         ({"verdict": "no significant difference"}, "+2.4 points, −5.0 to +10.0"),
     ]

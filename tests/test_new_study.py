@@ -151,7 +151,7 @@ def test_validation_test_and_unlabelled_files(home: Path) -> None:
     ("values", "is_group"),
     [
         ([f"doc {number % 12}" for number in range(60)], True),
-        ([f"doc {number % 5}" for number in range(60)], False),
+        ([f"doc {number % 4}" for number in range(60)], False),
         (["the long one"] * 20 + [f"doc {number}" for number in range(40)], False),
         ([""] + [f"doc {number % 12}" for number in range(59)], False),
     ],

@@ -31,7 +31,7 @@ from lineage.results import ENSEMBLE_FAMILY, OUTSIDE_FAMILY, PUBLIC_FAMILY
 # Scores zero: the chance level of correlations, and of tasks without a chance baseline.
 ZERO_BASELINE = System("chance", "chance", *["none"] * 6)
 # Baselines that nobody would use, so they are not candidates.
-FLOORS = ("majority", "chance", "copy", "kneser_ney", "word_frequency")
+FLOORS = (*CHANCE_BASELINES, "kneser_ney", "word_frequency")
 CORRELATIONS = ("pearson", "spearman")
 FamilyOfTests = tuple[Any, ...]
 
@@ -289,9 +289,9 @@ def estimate_gain(first: ResultCell, second: ResultCell) -> statistics.Estimate 
 
 
 def _chance_baselines(cell: ResultCell, cells: Sequence[ResultCell]) -> list[ResultCell]:
-    """Return the cells that a cell must beat to be above chance: the majority class and chance.
+    """Return the cells that a cell must beat to be above chance.
 
-    For correlations, and if the two have no score, as in translation, return a score of zero.
+    For correlations, and if none of them has a score, as in analogies, return a score of zero.
     """
     if cell.metric in CORRELATIONS:
         return [_zero_scores(cell)]

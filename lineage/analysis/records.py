@@ -26,8 +26,10 @@ from lineage.training.recipes import RecipeSearch
 TEST_SET_SEPARATOR = " on "  # between a task and its extra test set
 TRAINED_INITS = ("pretrained", "adapted", "target_only")
 LEADER_INITS = ("pretrained", "adapted")  # a model of the target text alone is a control
-BASELINES = ("tfidf", "kneser_ney", "word_frequency", "majority", "chance", "copy")
-CHANCE_BASELINES = ("majority", "chance")  # they read no item; above chance is above both
+# They learn nothing of how to answer: above chance is above all of them. The last three give the
+# source of a translation or summary, or sentences of it.
+CHANCE_BASELINES = ("majority", "chance", "copy", "lead_3", "longest_sentence")
+BASELINES = ("tfidf", "kneser_ney", "word_frequency", *CHANCE_BASELINES)
 TWO_BUDGET_FAMILIES = (ENSEMBLE_FAMILY, JOINED_FAMILY)
 # Families without exactly one budget: shown, but never a leader.
 UNMATCHED_FAMILIES = (*TWO_BUDGET_FAMILIES, PUBLIC_FAMILY)

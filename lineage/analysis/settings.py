@@ -25,9 +25,9 @@ TUNED_TRANSFERS = ("finetuned", "setfit")  # those that change the encoder
 
 
 def chance_level(analysis: Analysis, setting: Setting) -> float:
-    """Return the higher score of the majority class and of chance.
+    """Return the highest score of what learns nothing of how to answer.
 
-    It is zero if neither has a score, as for correlations.
+    It is zero if none of these has a score, as for correlations.
     """
     means = [
         score.mean

@@ -1,6 +1,5 @@
 """Infer the kind of task of a user's table, and the column of a corpus that holds its texts."""
 
-import re
 from collections import Counter
 from itertools import chain
 
@@ -8,6 +7,7 @@ from lineage.errors import InputError, is_short_name, shorten_value
 from lineage.tasks.base import Kind, list_kinds, load_kind
 from lineage.tasks.columns import TableColumns
 from lineage.tasks.recognition import (
+    GROUP_NAME,
     SIGNS,
     Column,
     ColumnChoice,
@@ -16,14 +16,8 @@ from lineage.tasks.recognition import (
     SampleTable,
 )
 
-# Columns that say which rows belong together, with or without `_id`.
-GROUP_NAME = re.compile(
-    r"(author|user|username|customer|patient|speaker|doc|document|book|article|thread"
-    r"|conversation|dialogue|dialog|session)([_-]?id)?",
-    re.I,
-)
-MIN_GROUPS = 10  # fewer are too few units for intervals
-MAX_GROUP_SHARE = 0.2  # of the rows in one group: a larger one would fill a fold alone
+MIN_GROUPS = 5  # fewer cannot be split into folds and validation
+MAX_GROUP_SHARE = 0.3  # of the rows in one group: a larger one would fill a fold alone
 
 
 def list_recognized_kinds() -> list[Kind]:

@@ -198,7 +198,7 @@ def format_comparison(comparison: Comparison) -> str:
     if comparison.verdict == "identical predictions":
         return points
     if comparison.num_examples < MIN_ITEMS_FOR_INTERVAL:
-        return f"{points}, too few items for an interval"
+        return f"{points}, too few items or groups for an interval"
     interval = format_range(comparison.ci_low, comparison.ci_high)
     if comparison.verdict == "too few seeds":
         return f"{points}, {interval} for these models"

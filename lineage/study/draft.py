@@ -190,7 +190,7 @@ def _comment_columns(found: TaskFindings) -> Comments:
     comments: Comments = {}
     if "group" in found.choice.keys:
         comments["group"] = (
-            "guessed: rows with the same value stay together, and are one unit of the intervals; "
+            "guessed: rows with the same value stay together, and count as one in the intervals; "
             "remove it if rows are independent"
         )
     if found.is_kind_guessed:

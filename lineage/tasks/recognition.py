@@ -33,11 +33,16 @@ LABEL_NAMES = (
 )
 SCORE_NAMES = ("score", "similarity", "relatedness")
 TEXT_NAMES = ("text", "body", "content", "sentence", "document", "review", "message", "comment")
+# Columns that say which rows belong together, with or without `_id`.
+GROUP_NAME = re.compile(
+    r"(author|user|username|customer|patient|speaker|doc|document|book|novel|story|chapter|article"
+    r"|page|file|filename|thread|conversation|dialogue|dialog|session)([_-]?id)?",
+    re.I,
+)
 # Columns that describe a row; they are labels only if nothing else is.
 METADATA_NAMES = (
-    *("author", "user", "username", "customer", "source", "domain", "doc", "document", "split"),
-    *("fold", "group", "date", "time", "timestamp", "year", "month", "day", "lang", "language"),
-    *("file", "filename", "title"),
+    *("source", "domain", "split", "fold", "group", "date", "time", "timestamp", "year", "month"),
+    *("day", "lang", "language", "title"),
 )
 PAIR_ENDINGS = (("1", "2"), ("0", "1"), ("a", "b"))
 PAIR_NAMES = (
@@ -216,7 +221,7 @@ class SampleTable:
         found: list[str] = []
         for group in ((self.task.lower(),), *LABEL_NAMES):
             found = found or [name for name in candidates if name.lower() in group]
-        found = found or [name for name in candidates if name.lower() not in METADATA_NAMES]
+        found = found or [name for name in candidates if not _is_metadata(name)]
         found = found or candidates
         if len(found) > 1:
             shown = ", ".join(f"'{shorten_value(name)}'" for name in found)
@@ -224,7 +229,7 @@ class SampleTable:
                 f"{self.where}: {len(found)} columns look like labels: {shown}; name the one to be "
                 f"predicted, such as --task {self.task}=FILE,label={shorten_value(found[-1])}"
             )
-        others = [name for name in candidates if name != found[0]]
+        others = [name for name in candidates if name != found[0] and not _is_metadata(name)]
         return found[0], {"label": note_others(others, "label")}
 
     def choose_texts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -333,6 +338,10 @@ def recognize_labelled_texts(
         return ColumnChoice(keys, texts, is_cut=True, notes=notes)
 
     return Recognition("label", choose, comment=comment)
+
+
+def _is_metadata(name: str) -> bool:
+    return name.lower() in METADATA_NAMES or GROUP_NAME.fullmatch(name) is not None
 
 
 def _are_pair(first: str, second: str) -> bool:

@@ -179,7 +179,8 @@ def describe_items(scores: TaskScores) -> str:
     if 0 < num_clusters < num_examples:
         text += f" in {num_clusters} groups; intervals are over groups"
     if chance := chance_level(scores.analysis, Setting(scores.task, scores.largest)):
-        name = load_kind(scores.scores[0].kind).answer.majority_name or "chance"
+        answer = load_kind(scores.scores[0].kind).answer
+        name = "text of the source" if answer.are_texts else answer.majority_name or "chance"
         text += f"; {name} {format_percent(chance)} {metric_unit(scores.metric)}"
     if folds := format_folds(scores.analysis, scores.task):
         text += f"; scored by {folds}"

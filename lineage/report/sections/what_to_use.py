@@ -317,21 +317,21 @@ def _notes_on_use(report: ReportData, choices: Sequence[str]) -> Iterator[Paragr
         for count in choices:
             own = {one.task: one for one in report.decisions if one.label_count == count}
             option = "" if count == choices[-1] else f" --labels {count}"
-            texts = [_describe_prediction(report, [*own], option), _describe_refits(report, own)]
+            texts = [_describe_prediction(report, own, option), _describe_refits(report, own)]
             yield from (
                 Paragraph(text, "note", has_markup=True, labels=count, only="html")
                 for text in texts
                 if text
             )
     largest = find_largest_decisions(report.decisions)
-    texts = [_describe_prediction(report, [*largest], ""), _describe_refits(report, largest)]
+    texts = [_describe_prediction(report, largest, ""), _describe_refits(report, largest)]
     only: Only = "markdown" if len(choices) > 1 else ""
     yield from (Paragraph(text, "note", has_markup=True, only=only) for text in texts if text)
 
 
-def _describe_prediction(report: ReportData, tested: Sequence[str], option: str) -> str:
+def _describe_prediction(report: ReportData, decisions: Mapping[str, Decision], option: str) -> str:
     """Tell how `lineage predict` uses these systems: for tasks, and not for extra test sets."""
-    used = [one for one in tested if _labels_new_items(report, one)]
+    used = [task for task, decision in decisions.items() if _is_kept(report, decision)]
     tasks = list(dict.fromkeys(split_test_set(one)[0] for one in used))
     if not tasks:
         return ""
@@ -344,9 +344,11 @@ def _describe_prediction(report: ReportData, tested: Sequence[str], option: str)
     )
 
 
-def _labels_new_items(report: ReportData, task: str) -> bool:
-    scores = report.analysis.scores_of_task(task)
-    return all(load_kind(score.kind).labels_new_items for score in scores)
+def _is_kept(report: ReportData, decision: Decision) -> bool:
+    """Return whether the system to use labels new items: TF-IDF keeps no texts to answer with."""
+    kind = load_kind(report.analysis.scores_of_task(decision.task)[0].kind)
+    gives_train_texts = decision.use.standing.system.family == "tfidf" and kind.answer.are_texts
+    return kind.labels_new_items and not gives_train_texts
 
 
 def _describe_refits(report: ReportData, decisions: Mapping[str, Decision]) -> str:
