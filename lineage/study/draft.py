@@ -190,8 +190,8 @@ def _comment_columns(found: TaskFindings) -> Comments:
     comments: Comments = {}
     if "group" in found.choice.keys:
         comments["group"] = (
-            "guessed: rows with the same value stay together, and count as one in the intervals; "
-            "remove it if rows are independent"
+            "guessed: rows with the same value stay together in folds and validation; remove it if "
+            "rows are independent"
         )
     if found.is_kind_guessed:
         recognition = load_kind(found.kind).recognition
