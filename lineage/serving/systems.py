@@ -141,7 +141,7 @@ def format_systems(systems: Sequence[KeptSystem]) -> str:
         lines.append(f"{record.label_count:>6}  {score:>10}  {items:>10}  {record.name}{note}")
     metric = systems[0].record.metric
     notes = [f"validation: {metric} of the first seed, which predicts; few items, so only a hint"]
-    if any(map(_is_above_chance, decisions.values())):
+    if any(line.endswith("(recommended)") for line in lines):
         notes.append("recommended: by the report, from the test items of all seeds")
     if any(system.record.refit is not None for system in systems):
         notes.append(
