@@ -660,6 +660,16 @@ def test_the_kind_of_task_is_guessed_from_the_columns(name: str, home: Path) -> 
     assert {key: task.get(key) for key in expected} == expected
 
 
+@pytest.mark.parametrize("change", [{"pos": "DET NOUN VERB VERB"}, {"pos": None}])
+@pytest.mark.parametrize("num_rows", [5, NUM_ROWS])
+def test_a_row_with_a_tag_too_many_is_named(change: Any, num_rows: int, home: Path) -> None:
+    rows = [{"words": f"The dog {row}", "pos": "DET NOUN VERB"} for row in range(num_rows)]
+    rows[3] |= change
+    pd.DataFrame(rows).to_csv("train.csv", index=False)
+    problem = "3 tokens in 'words' and 4 tags in 'pos'" if change["pos"] else "an entry is blank"
+    assert problem in (message := refusal("tags=train.csv")) and "row 4: " in message
+
+
 def test_summaries_get_models_that_write_and_the_references_of_test(home: Path) -> None:
     rows = [{"dialogue": 3 * f"{FIRST[row]} ", "summary": FIRST[row]} for row in range(NUM_ROWS)]
     pd.DataFrame(rows).to_csv("train.csv", index=False)

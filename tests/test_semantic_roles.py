@@ -175,6 +175,16 @@ def test_init_proposes_roles_if_a_column_has_the_place_of_the_verb(
     write_jsonl(home / "t.jsonl", [*rows[:7], rows[7] | {"verb": 99}, *rows[8:]])
     with pytest.raises(InputError, match=r"row 8: column 'verb': 99 is outside the 6 tokens"):
         propose("srl=t.jsonl")
+    # Few rows, of which one has a mistake.
+    for change, message in (
+        ({"verb": 99}, "99 is outside the 6 tokens"),
+        ({"verb": None}, "None is not the place of a token"),
+        ({"verb": "wants"}, "wants is not the place of a token"),
+        ({"roles": ["ARG0", "V"]}, "6 tokens in 'tokens' and 2 tags in 'roles'"),
+    ):
+        write_jsonl(home / "t.jsonl", [*rows[:3], rows[3] | change, *rows[4:6]])
+        with pytest.raises(InputError, match=f"row 4: .*{message}"):
+            propose("srl=t.jsonl")
     # Without the tag V, only the name of the column tells what it is.
     for name, kind in (("verb", "semantic_roles"), ("other", "token_classification")):
         plain = [

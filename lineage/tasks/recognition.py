@@ -23,6 +23,7 @@ MAX_NUMBERED_CLASSES = 20  # more distinct whole numbers are amounts
 # A text column is alike if its mean length is within this factor of the longest.
 ALIKE_LENGTH_RATIO = 1.5
 MAX_LISTED_COLUMNS = 8
+MAX_MISFIT_SHARE = 0.1  # of the rows; the checks of the data refuse these rows by their number
 ID_NAME = re.compile(r"(.*[_-])?(id|ids|idx|index|uid|uuid|guid|url|email|unnamed: \d+)", re.I)
 DATE = re.compile(r"\d{4}[-/.]\d\d?[-/.]\d\d?([T ].*)?|\d\d?[-/.]\d\d?[-/.]\d{2,4}([T ].*)?")
 # The first group with a column decides.
@@ -82,6 +83,11 @@ class Column:
     def texts(self) -> list[str]:
         """The values that are there, as texts; whole numbers without a decimal point."""
         return [normalize_label(str(value).strip()) for value in self.filled]
+
+    @cached_property
+    def num_entries(self) -> list[int]:
+        """The number of words, or of entries of a list, in each cell."""
+        return [len(entries(value)) for value in self.values]
 
     @cached_property
     def num_distinct(self) -> int:
@@ -350,6 +356,19 @@ def _are_pair(first: str, second: str) -> bool:
         return True
     same_stem = first[:-1] == second[:-1] and len(first) > 1
     return same_stem and (first[-1], second[-1]) in PAIR_ENDINGS
+
+
+def entries(value: Any) -> Sequence[Any]:
+    """Return the words or tags of a cell."""
+    if isinstance(value, list | tuple):
+        return value
+    return str(value).split() if value is not None else []
+
+
+def fit_nearly_all(fits: Sequence[bool]) -> bool:
+    """Return whether rows fit, apart from a few, at least one, that may have mistakes."""
+    num_misfits = fits.count(False)
+    return num_misfits <= max(1, MAX_MISFIT_SHARE * len(fits)) and 2 * num_misfits < len(fits)
 
 
 def list_names(names: Iterable[str]) -> str:

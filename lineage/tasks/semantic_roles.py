@@ -24,13 +24,21 @@ from lineage.tasks.columns import (
     parse_list,
     parse_place,
 )
-from lineage.tasks.recognition import Column, ColumnChoice, Recognition, SampleTable
+from lineage.tasks.recognition import (
+    Column,
+    ColumnChoice,
+    Recognition,
+    SampleTable,
+    entries,
+    fit_nearly_all,
+)
 from lineage.tasks.tagged_words import (
     BILSTM_HINT,
     NEEDS,
+    are_places,
     are_spans,
     choose_tagged_words,
-    entries,
+    find_place,
 )
 
 PLACE_MEANING = (
@@ -41,7 +49,6 @@ PREDICATE_NAMES = (
     *("predicate", "predicate_index", "predicate_idx"),
     *("verb", "verb_index", "verb_idx"),
 )
-MIN_VERB_SHARE = 0.9  # of the rows, in which the predicate is a token, and has the tag of a verb
 MAX_MISPLACED_SHARE = 0.5  # of the rows with a verb; with more, places do not count from 0
 
 
@@ -120,31 +127,20 @@ def _find_predicate(table: SampleTable, choice: ColumnChoice) -> str | None:
     tags = table.columns[choice.keys["label"]]
     if are_spans(tags.filled) and not table.is_requested:
         return None
-    places = [column for column in table.columns.values() if _are_places(column, tokens)]
+    places = [column for column in table.columns.values() if are_places(column, tokens)]
     found = [column.name for column in places if _are_verbs(column, tags)]
     found += [column.name for column in places if column.name.lower() in PREDICATE_NAMES]
     return found[0] if found else None
 
 
-def _are_places(places: Column, tokens: Column) -> bool:
-    """Return whether a column has in nearly each row the place of one of its words, from 0.
-
-    Reading the data will refuse the other rows.
-    """
-    if not places.is_numeric or places.has_fractions or len(places.filled) < len(places.values):
-        return False
-    pairs = zip(places.values, tokens.values, strict=True)
-    num_inside = sum(0 <= float(place) < len(entries(words)) for place, words in pairs)
-    return num_inside >= MIN_VERB_SHARE * len(places.values)
-
-
 def _are_verbs(places: Column, tags: Column) -> bool:
     """Return whether the tags at these places are nearly all that of the verb."""
-    num_verbs = 0
-    for place, cell in zip(places.values, tags.values, strict=True):
+    fits = []
+    for value, cell in zip(places.values, tags.values, strict=True):
+        place = find_place(value)
         row_tags = dict(enumerate(map(str, entries(cell))))
-        num_verbs += row_tags.get(int(float(place))) in VERB_TAGS
-    return num_verbs >= MIN_VERB_SHARE * len(places.values)
+        fits.append(place is not None and row_tags.get(place) in VERB_TAGS)
+    return fit_nearly_all(fits)
 
 
 KIND = Kind(

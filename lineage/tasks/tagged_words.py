@@ -1,12 +1,13 @@
 """Recognize a column of words and one with a tag for each, for `lineage init`."""
 
-from collections.abc import Sequence
 from itertools import chain
+from operator import eq
 from typing import Any
 
 from lineage.answers.annotations import START_KEYS, is_span_annotation
 from lineage.answers.label_names import MAX_LABELS
-from lineage.tasks.recognition import Column, ColumnChoice, SampleTable
+from lineage.tasks.columns import parse_integer
+from lineage.tasks.recognition import Column, ColumnChoice, SampleTable, entries, fit_nearly_all
 
 TOKEN_NAMES = ("tokens", "words")
 NEEDS = "a column of words and one with a tag for each; name them, as text=COLUMN,label=COLUMN"
@@ -46,12 +47,9 @@ def _are_tags(tags: Column, tokens: Column) -> bool:
         return False
     if are_spans(tags.filled):
         return tokens.is_text
-    num_entries = 0
-    for words, row_tags in zip(tokens.values, tags.values, strict=True):
-        if len(entries(words)) != len(entries(row_tags)):
-            return False
-        num_entries += len(entries(words))
-    if num_entries < 2 * len(tokens.values):  # a table of words, or of short names
+    if sum(tokens.num_entries) < 2 * len(tokens.values):  # a table of words, or of short names
+        return False
+    if not fit_nearly_all(list(map(eq, tokens.num_entries, tags.num_entries))):
         return False
     num_tags = len(_distinct_entries(tags))
     return num_tags <= MAX_LABELS and num_tags < len(_distinct_entries(tokens))
@@ -71,11 +69,22 @@ def _has_start(span: Any) -> bool:
     return isinstance(span[0], int)
 
 
-def entries(value: Any) -> Sequence[Any]:
-    """Return the words or tags of a cell."""
-    if isinstance(value, list | tuple):
-        return value
-    return str(value).split() if value is not None else []
+def find_place(value: Any) -> int | None:
+    """Return the place that a cell names; None for anything but a whole number from 0."""
+    try:
+        place = parse_integer(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return place if place >= 0 else None
+
+
+def are_places(places: Column, tokens: Column) -> bool:
+    """Return whether a column has in nearly each row the place of one of its words, from 0."""
+    fits = []
+    for value, num_words in zip(places.values, tokens.num_entries, strict=True):
+        place = find_place(value)
+        fits.append(place is not None and place < num_words)
+    return fit_nearly_all(fits)
 
 
 def _distinct_entries(column: Column) -> set[str]:
