@@ -54,8 +54,8 @@ PAIR_NAMES = (
     ("query", "passage"),
     ("query", "document"),
 )
-# The signs of a kind, the surest first: the names of columns, a tag for each word, two texts
-# without a label, or a text and its label.
+# The signs of a kind, the surest first: the names of columns, a tag for each word or the place of
+# one, two texts without a label, or a text and its label.
 SIGNS = ("names", "tags", "texts", "label")
 
 
