@@ -201,6 +201,37 @@ def test_init_proposes_pronouns_if_candidates_have_columns_of_starts(
         propose([{"text": row["text"], "label": row["label"]} for row in rows], "gap=t.jsonl,kind=pronoun_choice")  # fmt: skip
 
 
+def test_init_takes_the_column_that_names_a_candidate_as_the_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = make_home(tmp_path, monkeypatch)
+    texts = {"A": "Anna", "B": "Mary Jones", "neither": "Neither"}
+
+    def propose(rows: list[Row], options: str = "") -> Any:
+        write_jsonl(home / "t.jsonl", rows)
+        draft = draft_study(home / "new", ["texts/*.txt"], [f"gap=t.jsonl{options}"])
+        return parse_yaml(draft.params_text, Path("params.yaml"))["tasks"]["gap"]["label"]
+
+    rows = []
+    for number, row in enumerate(many_rows(90)):
+        described = {"document": f"{number % 9}_novel", "gender": "fm"[number % 2], "note": "ab"[number % 2]}  # fmt: skip
+        rows.append(row | described | {"refers_to": texts[row["label"]]})
+        del rows[-1]["label"]
+    with pytest.raises(InputError, match="2 columns look like labels: 'note', 'refers_to'"):
+        propose(rows)
+    rows = [row | {"note": "xy"[number % 2]} for number, row in enumerate(rows)]
+    assert propose(rows) == "refers_to"
+    with pytest.raises(InputError, match="row 5: column 'refers_to': 'Bob' is no candidate"):
+        propose([*rows[:4], rows[4] | {"refers_to": "Bob"}, *rows[5:]])
+    with pytest.raises(InputError, match="row 1: column 'gender': 'f' is no candidate of the row"):
+        propose(rows, ",label=gender")
+    unlabelled = [{key: row[key] for key in row if key != "refers_to"} for row in rows]
+    with pytest.raises(
+        InputError, match=r"no column holds the label, which is .* column \(a, b\), "
+    ):
+        propose(unlabelled)
+
+
 # Cells as in CoNLL-2012; the mayor's name ends where his city's does.
 COREFERENCE = """
 Anna (0) | met - | the (1 | mayor - | of - | Rome (2)|1)

@@ -4,6 +4,7 @@ A label is the name of a candidate's column, or the candidate itself, or neither
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -23,7 +24,13 @@ from lineage.tasks.columns import (
     read_label_column,
     read_text_column,
 )
-from lineage.tasks.recognition import ColumnChoice, Recognition, SampleTable
+from lineage.tasks.recognition import (
+    ColumnChoice,
+    Recognition,
+    SampleTable,
+    fit_nearly_all,
+    list_names,
+)
 
 PRONOUN_NAME = "pronoun"
 START_NAME = re.compile(r"(.+)[_-](start|offset)", re.I)  # first characters of another column
@@ -224,13 +231,7 @@ def choose_columns(table: SampleTable) -> ColumnChoice | None:
         return None
     others = table.without([*starts, *starts.values()])
     texts = table.requested.text or others.choose_texts()[0]
-    flags = [name for name in others.columns if COREFERENCE_NAME.fullmatch(name)]
-    if flags and not table.requested.label and "label" not in others.columns:
-        raise others.refusal(
-            f"{' and '.join(flags)} say of each candidate whether it is right",
-            f"; write one column label instead, with {', '.join(candidates)} or {NEITHER}",
-        )
-    label, notes = others.choose_label(texts)
+    label, notes = _choose_label(table, others, candidates)
     keys = {
         "text": list(texts),
         "pronoun": pronouns[0],
@@ -240,6 +241,41 @@ def choose_columns(table: SampleTable) -> ColumnChoice | None:
         "label": label,
     }
     return ColumnChoice(keys, texts, is_cut=True, notes=notes)
+
+
+def _choose_label(
+    table: SampleTable, others: SampleTable, candidates: Sequence[str]
+) -> tuple[str, dict[str, str]]:
+    """Return the column of others that names a candidate, or neither, in nearly each row.
+
+    Raises InputError.
+    """
+    if table.requested.label:
+        return table.requested.label, {}
+    names = {name.lower() for name in (*candidates, NEITHER)}
+    answers = [
+        {str(value).strip() for value in row}
+        for row in zip(*(table.columns[name].values for name in candidates), strict=True)
+    ]
+    labels = []
+    for column in others.columns.values():
+        written = [str(value).strip() for value in column.values]
+        pairs = zip(written, answers, strict=True)
+        if fit_nearly_all([one.lower() in names or one in own for one, own in pairs]):
+            labels.append(column.name)
+    if labels:
+        return others.pick_label(labels)
+    shown = list_names(candidates)
+    if flags := [name for name in others.columns if COREFERENCE_NAME.fullmatch(name)]:
+        raise others.refusal(
+            f"{' and '.join(flags)} say of each candidate whether it is right",
+            f"; write one column label instead, with {shown} or {NEITHER}",
+        )
+    raise others.refusal(
+        f"no column holds the label, which is in each row the name of a candidate's column "
+        f"({shown}), the candidate itself, or {NEITHER}",
+        "; write such a column, or name it, as label=COLUMN",
+    )
 
 
 def _find_start_columns(table: SampleTable) -> dict[str, str]:
