@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 
 from lineage.artifacts import read_json, write_json
+from lineage.work import Stopwatch
 
 CURVE_COLUMNS = ("step", "progress", "text_bytes", "loss", "learning_rate")
 
@@ -51,6 +52,7 @@ class LearningCurve:
     points: list[CurvePoint] = field(default_factory=list)
     pending_losses: list[torch.Tensor] = field(default_factory=list)  # since the last point
     previous_seconds: float = 0.0  # time that earlier, killed processes trained
+    previous_own_seconds: float = 0.0  # without that in which other programs used the cores
 
     def to_frame(self) -> pd.DataFrame:
         """Return the points as rows; values that were not measured at a point are missing."""
@@ -67,12 +69,13 @@ class LearningCurve:
     def validation_losses(self) -> list[float]:
         return [point.validation_loss for point in self.points if point.validation]
 
-    def save(self, folder: Path, *, seconds: float) -> None:
-        """Write curve.json, `seconds` after this process began to train."""
+    def save(self, folder: Path, stopwatch: Stopwatch) -> None:
+        """Write curve.json, with the time since this process began to train."""
         saved = {
             "points": [dataclasses.asdict(point) for point in self.points],
             "pending_losses": self.pending_loss_values(),
-            "elapsed_seconds": self.previous_seconds + seconds,
+            "elapsed_seconds": self.previous_seconds + stopwatch.elapsed_seconds,
+            "own_seconds": self.previous_own_seconds + stopwatch.seconds,
         }
         write_json(folder / "curve.json", saved)
 
@@ -80,6 +83,7 @@ class LearningCurve:
         saved = read_json(folder / "curve.json")
         self.points = [CurvePoint(**point) for point in saved["points"]]
         self.previous_seconds = saved["elapsed_seconds"]
+        self.previous_own_seconds = saved["own_seconds"]
         self.pending_losses = [
             torch.tensor(loss, dtype=torch.double) for loss in saved["pending_losses"]
         ]

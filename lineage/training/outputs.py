@@ -67,3 +67,4 @@ def write_training(
     write_table(curve_path, output.curve.to_frame())
     stage.metadata["curve_sha256"] = file_digest(curve_path)
     stage.earlier_seconds = output.curve.previous_seconds
+    stage.earlier_own_seconds = output.curve.previous_own_seconds

@@ -130,9 +130,9 @@ class TrainRun:
         )
 
     def _train(self, stop_requested: Callable[[], bool]) -> None:
-        start_time = time.monotonic()
+        stopwatch = Stopwatch()
         start_tokens = self.state.counters.tokens
-        last_saved = start_time
+        last_saved = time.monotonic()
         for phase, step in self._iterate_steps():
             point = self._record_point(step, phase)
             if point is not None:
@@ -142,8 +142,8 @@ class TrainRun:
                     break
             if self.intermediate is not None:
                 self.intermediate.update(self.state, step.progress)
-            seconds = time.monotonic() - start_time
-            tokens_per_second = (step.counters.tokens - start_tokens) / max(seconds, 1e-9)
+            num_tokens = step.counters.tokens - start_tokens
+            tokens_per_second = num_tokens / max(stopwatch.elapsed_seconds, 1e-9)
             self.context.report_progress(
                 step.progress, f"{_format_metrics(self.curve)} {tokens_per_second:,.0f} tokens/s"
             )
@@ -152,7 +152,7 @@ class TrainRun:
             # No resume point after the last step of a phase: the counters could belong to either
             # phase.
             if is_due and step.progress < phase.end_progress:
-                self._save_resume_point(seconds=time.monotonic() - start_time)
+                self._save_resume_point(stopwatch)
                 if is_stopping:
                     sys.exit(128 + signal.SIGTERM)  # as in a stage outside of training
                 last_saved = time.monotonic()
@@ -282,13 +282,13 @@ class TrainRun:
             point.metrics(), step=point.step, text_bytes=point.text_bytes
         )
 
-    def _save_resume_point(self, *, seconds: float) -> None:
+    def _save_resume_point(self, stopwatch: Stopwatch) -> None:
         """Save a resume point, and keep the one before it, in case the new one is damaged."""
         older = self._list_resume_points()
         folder = self.context.checkpoint_dir / f"step-{self.state.counters.steps}"
         with create_artifact(folder, RESUME_POINT) as draft:
             self.state.save(draft / "run")
-            self.curve.save(draft, seconds=seconds)
+            self.curve.save(draft, stopwatch)
             if self.best is not None:
                 self.best.save(draft)
         for folder in older[:-1]:
