@@ -138,6 +138,7 @@ def describe_front(
 def _describe_use(use: Choice, last: Choice) -> str:
     """Name the system to use, and how far it is above the last one that was named."""
     name = format_model(use.standing.system.model)
+    name = f"{name[0].upper()}{name[1:]}"
     other = format_model(last.standing.system.model)
     points = format_difference(use.standing.mean - last.standing.mean)
     return f" {name}, the one to use, takes {format_build_time(use.cost)}: {points} points against {other}."
