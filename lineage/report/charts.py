@@ -72,7 +72,7 @@ def draw_label_panel(
     """Draw scores over the number of labels, with a name at the end of each line."""
     x_values = {x for one in series for x in one.x}
     y_values = [y for one in series for y in one.y]
-    longest = max(len(one.name) for one in series)
+    longest = max(len(one.name) + 2 * one.bold for one in series)  # bold letters are wider
     right = size.width - 16 - NAME_MARK_WIDTH - CHARACTER_WIDTH * min(longest, size.max_name)
     floor = size.height - PLOT_BOTTOM
     x_scale = LinearScale(
