@@ -56,6 +56,25 @@ def test_no_command_labels_a_file_for_a_kind_that_only_asks_what_models_know(
     assert not any("sentiment" in text for text in texts)
 
 
+def test_no_command_labels_a_file_with_texts_that_tfidf_does_not_keep(analysis: Analysis) -> None:
+    decisions = []
+    for one in decide(analysis, {}):
+        standing = one.use.standing
+        system = replace(standing.system, model="tfidf", family="tfidf")
+        decisions.append(
+            replace(one, use=replace(one.use, standing=replace(standing, system=system)))
+        )
+    scores = tuple(
+        replace(one, kind="summarization") if one.task == "sentiment" else one
+        for one in analysis.scores
+    )
+    section = build(report_of(replace(analysis, scores=scores), decisions))
+    assert section is not None
+    texts = [one.text for one in find_blocks(section, Paragraph) if "lineage predict" in one.text]
+    assert texts and all("--task sense" in text for text in texts)
+    assert not any("sentiment" in text for text in texts)
+
+
 @pytest.mark.parametrize(
     ("tasks", "pretrain_seeds", "finetune_seeds", "expected"),
     [

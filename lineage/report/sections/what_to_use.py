@@ -346,9 +346,9 @@ def _describe_prediction(report: ReportData, decisions: Mapping[str, Decision], 
 
 def _is_kept(report: ReportData, decision: Decision) -> bool:
     """Return whether the system to use labels new items: TF-IDF keeps no texts to answer with."""
-    kind = load_kind(report.analysis.scores_of_task(decision.task)[0].kind)
-    gives_train_texts = decision.use.standing.system.family == "tfidf" and kind.answer.are_texts
-    return kind.labels_new_items and not gives_train_texts
+    is_tfidf = decision.use.standing.system.family == "tfidf"
+    kinds = [load_kind(one.kind) for one in report.analysis.scores_of_task(decision.task)]
+    return all(one.labels_new_items and not (is_tfidf and one.answer.are_texts) for one in kinds)
 
 
 def _describe_refits(report: ReportData, decisions: Mapping[str, Decision]) -> str:
