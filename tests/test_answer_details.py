@@ -1,6 +1,7 @@
 """The answers of a task by label: classes, confusions and calibration, with planted answers."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from lineage.report.answers import (
     describe_confusions,
     list_answer_figures,
 )
+from lineage.report.charts import draw_confusion
 from lineage.report.decisions import find_largest_decisions
 
 LABELS = np.array(["a"] * 6 + ["b"] * 3 + ["c"], dtype=object)
@@ -42,6 +44,13 @@ def test_confusions_are_shares_of_each_label() -> None:
     assert describe_confusions(["a", "b", "c"], right) == "No label is read as another."
     rare = describe_confusions(["a", "b", "c"], shares, {"c"})
     assert rare.endswith("of the items of a are called b, the most frequent confusion.")
+
+
+def test_long_labels_are_whole_above_their_columns() -> None:
+    labels = ["billing question", "confirmation_of_receipt"]
+    drawn = draw_confusion(labels, [[1.0, 0.0], [0.0, 1.0]], title="Answers", subtitle="%")
+    names = re.findall(r"rotate\(-60\)..<text [^>]*>([^<]+)<", drawn)
+    assert names == labels
 
 
 @pytest.mark.parametrize(

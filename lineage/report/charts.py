@@ -43,6 +43,7 @@ NAME_HEIGHT = 12
 NAME_MARK_WIDTH = 10  # of the mark before the name of a line
 CLASS_LINE = 23
 CLASS_LEFT = 96
+MAX_SLANTED_NAME = 24  # characters of a label above its column
 CLASS_RIGHT = 46
 CELL_HEIGHT = 24
 TIME_TICKS = (1, 3, 10, 30, 60, 180, 600, 1800, 3600, 3 * 3600, 10 * 3600, 30 * 3600)  # seconds
@@ -292,13 +293,23 @@ def draw_confusion(
     labels: Sequence[str], shares: Sequence[Sequence[float]], *, title: str, subtitle: str
 ) -> str:
     """Draw the shares of each answer (columns) among the items of each label (rows), in percent."""
-    left = min(CLASS_LEFT, 12 + 6.4 * max(len(label) for label in labels))
+    longest = min(MAX_SLANTED_NAME, max(len(label) for label in labels))
+    left = min(CLASS_LEFT, 12 + 6.4 * longest)
     width = min(60.0, (PLOT_WIDTH - left) / len(labels))
     top = PLOT_TOP + 18
+    is_slanted = longest > int(width / 6.6)  # capital letters are wide
+    if is_slanted:
+        last = 3 * min(MAX_SLANTED_NAME, len(labels[-1]))  # the width of the last name
+        width = min(width, (PLOT_WIDTH - left - last) / (len(labels) - 0.5))
+        top = PLOT_TOP + 8 + 5.4 * longest
     parts = draw_heading(title, subtitle, PLOT_WIDTH)
-    room = int(width / 6.6)  # capital letters are wide
     for column, label in enumerate(labels):
-        parts.append(draw_text(left + width * (column + 0.5), top - 6, shorten(label, room)))
+        x = left + width * (column + 0.5)
+        if is_slanted:
+            name = draw_text(0, 0, shorten(label, MAX_SLANTED_NAME), anchor="start")
+            parts.append(f'<g transform="translate({x:.1f} {top - 6:.1f}) rotate(-60)">{name}</g>')
+        else:
+            parts.append(draw_text(x, top - 6, label))
     for row, (label, own) in enumerate(zip(labels, shares, strict=True)):
         y = top + CELL_HEIGHT * row
         name = shorten(label, 15)

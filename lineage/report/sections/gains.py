@@ -221,6 +221,8 @@ def _describe_most_labels(summary: GainSummary) -> str:
     by_task = group_by(summary.at_most_labels, lambda gain: gain.comparison.task)
     most = {task: max(gain.train_examples for gain in own) for task, own in by_task.items()}
     trained = [gain for gain in summary.at_most_labels if gain.train_examples > 0]
+    if not trained:
+        return "Without labels"
     if all(gain.train_examples == most[gain.comparison.task] for gain in trained):
         return f"{start} of each task" if has_all else start
     counts = {
