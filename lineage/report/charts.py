@@ -296,7 +296,7 @@ def draw_confusion(
     longest = min(MAX_SLANTED_NAME, max(len(label) for label in labels))
     left = min(CLASS_LEFT, 12 + 6.4 * longest)
     width = min(60.0, (PLOT_WIDTH - left) / len(labels))
-    top = PLOT_TOP + 18
+    top: float = PLOT_TOP + 18
     is_slanted = longest > int(width / 6.6)  # capital letters are wide
     if is_slanted:
         last = 3 * min(MAX_SLANTED_NAME, len(labels[-1]))  # the width of the last name
