@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from lineage.analysis.decision import decide
-from lineage.analysis.records import Analysis, Setting
+from lineage.analysis.records import Analysis, NgramComparison, Setting
 from lineage.analysis.settings import find_random_score
-from lineage.report.section import Paragraph
+from lineage.report.formatting import format_model
+from lineage.report.section import Paragraph, Table
+from lineage.report.sections import answer
 from lineage.report.sections.what_to_use import build, describe_intervals, draw_main_panels
-from tests.helpers.sections import find_blocks, report_of
+from tests.helpers.sections import find_blocks, find_texts, read_table, report_of
 from tests.helpers.study_rows import GRID, Study, analyze
 
 
@@ -122,3 +124,22 @@ def test_random_init_is_a_tick_beside_each_trained_model(analysis: Analysis) -> 
         draw_main_panels(analysis, "all")[0],
     )
     assert [float(high) - float(low) for _, low, high in upright].count(12.0) == num_known
+
+
+def test_a_model_in_use_that_learned_little_is_marked_and_excused(analysis: Analysis) -> None:
+    decisions = decide(analysis, {})
+    model = next(
+        one.use.standing.system.model for one in decisions if one.advice == "pretrain on your text"
+    )
+    worse = NgramComparison(model, 2.1, 2.0, (), (), low=0.05, high=0.15)
+    weak = replace(analysis, ngram_comparisons=(worse,))
+    section = build(report_of(weak, decisions))
+    name = format_model(model)
+    uses = [row["Use"] for row in read_table(find_blocks(section, Table)[0])]
+    assert any(f"{name} ‡" in text for text in uses), uses
+    warning = find_texts(answer.build(report_of(weak, decisions)))
+    excuse = f"Where the scores of a task decide for {name}, use it all the same."
+    assert any(text.endswith(excuse) for text in warning), warning
+    other = replace(analysis, ngram_comparisons=(replace(worse, model="unused"),))
+    texts = find_texts(answer.build(report_of(other, decisions)))
+    assert not any("all the same" in text for text in texts)

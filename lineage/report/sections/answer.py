@@ -1,6 +1,6 @@
 """The finding as a title, what it rests on, and what was not tried."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis, NgramComparison
@@ -31,8 +31,8 @@ def build(report: ReportData) -> Section:
     blocks = [Paragraph(describe_study(report), "runs"), *_list_untried(report, [*titles])]
     blocks.append(Paragraph(describe_runs(analysis), "muted runs"))
     if warning := summarize_ngram_comparisons(analysis.ngram_comparisons):
-        if find_weak_models(analysis):
-            warning += " Marked ‡ below."
+        if weak := find_weak_models(analysis):
+            warning += f" Marked ‡ below.{_excuse_used_models(report, weak)}"
         blocks.append(Paragraph(warning, "worse runs"))
     if any(one.status == "failed" for one in analysis.failures):
         text = "Some results failed; the reasons are [below](#failed)."
@@ -128,6 +128,19 @@ def describe_runs(analysis: Analysis) -> str:
     elif generated:
         text += f" Generated, not real: {join_with_and(generated)}."
     return text
+
+
+def _excuse_used_models(report: ReportData, weak: Collection[str]) -> str:
+    """Say which weak models are the ones to use all the same, by their scores on a task, if any."""
+    used = (
+        one.use.standing.system.model
+        for one in report.decisions
+        if one.advice == "pretrain on your text" and not one.knowledge
+    )
+    names = [format_model(model) for model in dict.fromkeys(used) if model in weak]
+    if not names:
+        return ""
+    return f" Where the scores of a task decide for {join_with_and(names)}, use it all the same."
 
 
 def summarize_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> str:

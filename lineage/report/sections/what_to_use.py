@@ -161,7 +161,8 @@ def _use_cell(analysis: Analysis, decision: Decision) -> Cell:
     if decision.advice in NOTHING_TO_USE:
         name = name_system(system)
         return Cell(more=[_strong("none"), *small(f"{name} scores highest", "muted")])
-    pieces = [_strong(format_model(system.model))]
+    mark = " ‡" if system.model in find_weak_models(analysis) else ""
+    pieces = [_strong(f"{format_model(system.model)}{mark}")]
     if use := format_use(system):
         pieces.append(Piece(use))
     if decision.knowledge:
