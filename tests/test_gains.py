@@ -16,6 +16,7 @@ from lineage.analysis.settings import baseline_is_near_chance, chance_level, com
 from lineage.methods.registry import name_use
 from lineage.report.formatting import format_comparison, format_model, format_verdict
 from lineage.report.section import Section, Table, as_row
+from lineage.report.sections import comparisons
 from lineage.report.sections.gains import build
 from lineage.report.sections.tasks import build_label_count_table
 from lineage.report.task_scores import list_task_scores
@@ -233,6 +234,13 @@ def test_gains_are_in_brackets_where_both_are_at_chance(analysis: Analysis) -> N
         read_cell(cell) for table in tables for row in table.rows for cell in as_row(row).cells[1:]
     ]
     assert cells and all(re.fullmatch(r"\([+−]?\d+\.\d\)", cell) for cell in cells)
+    drawn = "".join(figure.svg for figure in find_figures(section))
+    gained = re.findall(r">(\(?[+−]?\d+\.\d\)?) \([+−\d. to]+\)(?: °)?<", drawn)
+    assert gained and all(text.startswith("(") for text in gained)
+    assert any("In brackets: on a task" in text for text in find_texts(section))
+    (table,) = find_blocks(comparisons.build(report_of(both)), Table)
+    verdicts = [row["verdict"] for row in read_table(table) if row["type"] == "pretraining"]
+    assert verdicts and all(text.endswith("(neither shown above chance)") for text in verdicts)
 
 
 @pytest.mark.parametrize(("continued", "plain"), [("bert", "gpt"), ("gpt", "bert")])

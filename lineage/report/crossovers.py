@@ -17,7 +17,8 @@ from lineage.report.section import Cell, Cells, Paragraph, Section, Table
 NOTE = (
     "Systems that are shown to be better than TF-IDF on the same labels, with their differences in "
     "points. The crossover point is the number of labels from which on a system is better at every "
-    "number that was tried."
+    "number that was tried. Each use of a model counts here; the first table knows the one that "
+    "validation chose."
 )
 
 

@@ -41,7 +41,8 @@ NOTE = (
     "of the comparisons would have shown in 80 of 100 studies. Models that are not shown to have "
     "learned more than 5-grams count for grammar and today's recipe, and in ablations where "
     "pretraining helps on the task. Epochs are counted until the validation score is as high as "
-    "both models ever get; what is saved is a share of the longer count. Data, sizes and budgets "
+    "both models ever get; what is saved is a share of the longer count. Points at most: over a "
+    "training that was stopped before its learning rate had come down. Data, sizes and budgets "
     "differ from the papers'."
 )
 LOST_TO_MORE_LABELS = "lost to far more than ten times the labels (no contradiction)"
@@ -106,7 +107,7 @@ def describe_evidence(finding: ClaimFinding) -> str:
 
 
 def _format_detectable(finding: ClaimFinding) -> str:
-    if finding.unit == POINTS:
+    if finding.unit.startswith(POINTS):
         return format_percent(finding.detectable)
     if finding.detectable > 1:
         return f"more than 100 {finding.unit}"

@@ -1,6 +1,7 @@
 """Every comparison, in a table that can be searched."""
 
-from lineage.analysis.records import Comparison
+from lineage.analysis.records import Analysis, Comparison
+from lineage.analysis.settings import SILENT_OUTCOMES, comparison_outcome
 from lineage.report.formatting import (
     css_class,
     format_comparison,
@@ -30,7 +31,7 @@ NOTE = (
 
 def build(report: ReportData) -> Section:
     """Return a line for each comparison."""
-    rows = [_comparison_row(one) for one in report.analysis.comparisons]
+    rows = [_comparison_row(report.analysis, one) for one in report.analysis.comparisons]
     note = NOTE + note_these_labels(report.analysis.comparisons)
     table = Table(COLUMNS, rows, css="filtered", is_wide=True, has_row_names=False, has_filter=True)
     return Section(
@@ -44,8 +45,12 @@ def build(report: ReportData) -> Section:
     )
 
 
-def _comparison_row(comparison: Comparison) -> Cells:
+def _comparison_row(analysis: Analysis, comparison: Comparison) -> Cells:
     verdict = format_verdict(comparison)
+    style = css_class(verdict)
+    outcome = comparison_outcome(analysis, comparison)
+    if outcome in SILENT_OUTCOMES:  # the verdict holds, and says nothing about the models
+        verdict, style = f"{verdict} ({outcome})", "muted"
     detectable = ""
     if comparison.verdict == "no significant difference" and comparison.detectable is not None:
         detectable = format_percent(comparison.detectable)
@@ -56,7 +61,7 @@ def _comparison_row(comparison: Comparison) -> Cells:
         format_system(comparison.first),
         format_system(comparison.second),
         format_comparison(comparison),
-        Cell(verdict, css=css_class(verdict)),
+        Cell(verdict, css=style),
         detectable,
         str(comparison.num_examples),
         str(comparison.repetitions),

@@ -108,6 +108,11 @@ def _describe_marks(effects: Sequence[Effect], *, is_first: bool) -> Iterator[st
             )
         else:
             yield "A mark is the gain, a line its 95 % interval."
+    if any(gain.outcome in SILENT_OUTCOMES for effect in effects for gain in effect.gains):
+        yield (
+            "In brackets: on a task neither system is shown to be above chance, or fine-tuning did "
+            "not converge."
+        )
     if any(gain.baseline_near_chance for effect in effects for gain in effect.gains):
         yield (
             "°: the baseline is not shown to be above chance, or hardly is: the gain does not say "
@@ -315,6 +320,8 @@ def _effect_row(analysis: Analysis, effect: Effect) -> IntervalRow:
     pooled = effect.pooled
     is_weak = effect.model in find_weak_models(analysis)
     text = format_difference(pooled.mean)
+    if any(gain.outcome in SILENT_OUTCOMES for gain in effect.gains):
+        text = f"({text})"
     interval = None
     if pooled.low is not None and pooled.high is not None:
         interval = (pooled.low, pooled.high)
