@@ -602,7 +602,7 @@ def _input_errors_exit() -> Iterator[None]:
         print(shortage, file=sys.stderr)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        print("stopped; the next run goes on from the last checkpoints", file=sys.stderr)
+        print("stopped; a run goes on from its last checkpoints", file=sys.stderr)
         raise typer.Exit(1) from None
 
 

@@ -79,8 +79,9 @@ def work(stage: Stage) -> None:
         "label_count": params.grid.label_counts,
         "finetune_seeds": params.grid.finetune_seeds,
         "split": params.report.split,
-        "tfidf_C": params.grid.tfidf_C,
     }
+    if has_unigram_control(context):
+        parameters["tfidf_C"] = params.grid.tfidf_C
     input_digests = [artifact_digest(folder) for folder in inputs]
     cache_dir = stage.prepare_resume_folder(parameters | {"inputs": input_digests})
     stage.load_elapsed_seconds(cache_dir)

@@ -419,15 +419,26 @@ def test_a_changed_budget_changes_the_records_of_the_stages_that_read_it(
     assert {name for name in of_gpt if before[name] != after[name]} == changed
 
 
-def test_the_learning_rate_of_adaptation_is_in_the_records_of_adaptation_alone() -> None:
-    rate = {"models": {"gpt": {"adapt": {"learning_rate": 0.0021}}}}
+@pytest.mark.parametrize(
+    ("changes", "changed"),
+    [
+        ({"models": {"gpt": {"adapt": {"learning_rate": 0.0021}}}}, {"adapt-gpt"}),
+        (
+            {"grid": {"tfidf_C": [3.0]}},  # word2vec is checked against TF-IDF on the same words
+            {"baselines", "report", "evaluate-word2vec", "evaluate_joined-word2vec"},
+        ),
+    ],
+)
+def test_a_changed_value_changes_the_records_of_the_stages_that_use_it_alone(
+    changes: dict[str, Any], changed: set[str]
+) -> None:
     records = []
-    for changes in ({}, rate):
-        params = parse_params(merge_trees(tiny.demo_params(), changes))
+    for tree in ({}, changes):
+        params = parse_params(merge_trees(tiny.demo_params(), tree))
         models = {name: load_model_config(params, name) for name in params.grid.models}
         records.append(stage_records(params, models))
     before, after = records
-    assert {name for name in before if before[name] != after[name]} == {"adapt-gpt"}
+    assert {name for name in before if before[name] != after[name]} == changed
 
 
 def test_the_tokenizer_of_the_target_alone_is_part_of_its_record() -> None:

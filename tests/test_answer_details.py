@@ -38,12 +38,12 @@ def test_confusions_are_shares_of_each_label() -> None:
     shares = count_confusions(LABELS, ANSWERS, ["a", "b", "c"])
     np.testing.assert_allclose(shares, [[4 / 6, 2 / 6, 0], [0, 1, 0], [1, 0, 0]])
     assert describe_confusions(["a", "b", "c"], shares) == (
-        "100 % of the items of c are called a, the most frequent confusion."
+        "100 % of the items of c are called a, the largest such share."
     )
     right = count_confusions(LABELS, LABELS, ["a", "b", "c"])
     assert describe_confusions(["a", "b", "c"], right) == "No label is read as another."
     rare = describe_confusions(["a", "b", "c"], shares, {"c"})
-    assert rare.endswith("of the items of a are called b, the most frequent confusion.")
+    assert rare.endswith("of the items of a are called b, the largest such share.")
 
 
 def test_long_labels_are_whole_above_their_columns() -> None:

@@ -612,7 +612,7 @@ def read_answers(sentence: Sentence) -> list[object]:
 
 
 ANSWER_READERS: dict[str, Reader] = {
-    r"\d+ % of the items of": read_confusion,
+    r"\d+ % of the (?:items|words) of": read_confusion,
     r".* is weakest on label": read_weakest_label,
     r"The confidence of": read_calibration,
 }

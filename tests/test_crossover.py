@@ -136,6 +136,7 @@ def test_the_labels_that_a_score_takes_are_read_off_the_curve() -> None:
         ("elmo", (0.4, 0.5, 0.7), "TF-IDF scores higher than ELMo, frozen, with 10,000 labels."),
         ("tfidf", (0.4, 0.5, 0.7), "TF-IDF leads at every number of labels."),
         ("tfidf", (0.6, 0.5, 0.7), "TF-IDF leads with 1,000 and 10,000 labels, but not with 100."),
+        ("tfidf", (0.5, 0.5, 0.7), "TF-IDF leads with 1,000 and 10,000 labels, but not with 100."),
         ("tfidf", (0.6, 0.7, 0.9), ""),
     ],
 )

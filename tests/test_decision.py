@@ -501,6 +501,13 @@ def test_a_cheap_system_at_chance_is_not_recommended_beside_one_above_it() -> No
     assert decision.advice == "use TF-IDF"
 
 
+def test_of_equal_scores_at_chance_the_cheapest_is_named() -> None:
+    cells = with_majority([plant("elmo", 2010), plant("tfidf", 2010)], 2400)
+    decision = decide_one(cells, costs_of(cells, elmo=100.0, tfidf=1.0))
+    assert decision.advice == "nothing above chance"
+    assert decision.use.standing.system.model == "tfidf"
+
+
 def test_a_public_model_below_the_majority_class_is_not_recommended() -> None:
     cells = with_majority([plant("elmo", 1600), plant("minilm", 2000, public=True)], 2400)
     decision = decide_one(cells)

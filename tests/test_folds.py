@@ -196,6 +196,7 @@ def test_a_rare_label_stays_in_train_if_possible_and_is_counted_otherwise(tmp_pa
 @pytest.mark.parametrize(("num_items", "fields", "message"), [
     (3, {"folds": 2}, "3 items are too few for 2 folds"),
     (5, {"folds": 3, "group": "text"}, "all items of label '1' are in one fold"),
+    (6, {"folds": 3, "label": "text"}, r"6 labels for 6 items \('text 0', .*, …\) look like ids; name"),
 ])  # fmt: skip
 def test_folds_that_leave_nothing_to_learn_from_are_errors(
     tmp_path: Path, num_items: int, fields: dict[str, Any], message: str

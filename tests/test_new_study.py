@@ -162,6 +162,9 @@ def test_rows_of_a_document_stay_together(tickets: Path, values: list[str], is_g
     table.to_csv("grouped.csv", index=False)
     params = draft_and_check(tickets, "mood=grouped.csv")
     assert params["tasks"]["mood"].get("group") == ("document" if is_group else None)
+    table.rename(columns={"document": "source_book"}).to_csv("books.csv", index=False)
+    draft = draft_study(Path("books"), ["texts/*.txt"], ["mood=books.csv"])
+    assert ("group: source_book" in draft.params_text) == is_group
     test = table.drop(columns="document")
     test.to_csv("without.csv", index=False)
     draft = draft_study(Path("other"), ["texts/*.txt"], ["mood=grouped.csv,test=without.csv"])

@@ -311,7 +311,7 @@ def _choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Choice, C
         return choices[0], "alone"
     above_chance = [choice for choice in choices if choice.standing.above_chance]
     if not above_chance:
-        return choices[0], "open"
+        return _choose_cheapest(_select_highest(choices)), "open"
     highest = _choose_cheapest(_select_highest(above_chance))
     close = [choice for choice in above_chance if choice.standing.behind_low >= -margin]
     is_by_cost = bool(close) and not load_kind(ranking.kind).knowledge

@@ -212,6 +212,11 @@ def _check_fold_labels(items: pd.DataFrame, where: str, *, is_grouped: bool) -> 
     if len(num_units) > 1 and (num_units > 1).sum() < 2:
         rare_labels = num_units.index[num_units < 2][:3]
         rare = ", ".join(f"'{shorten_value(label)}'" for label in rare_labels)
+        if len(num_units) > len(items) / 2:
+            raise InputError(
+                f"{where}: {len(num_units):,} labels for {len(items):,} items ({rare}, …) look like "
+                "ids; name the column that holds the label"
+            )
         raise InputError(
             f"{where}: all items of label {rare} are in one fold, and a model trained without "
             "that fold would see one label only; give more of them"

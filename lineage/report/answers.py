@@ -66,7 +66,9 @@ def _draw_confusions(details: AnswerDetails, place: int) -> Iterator[Figure]:
             labels, shares, title=f"Answers of {name}", subtitle="% of each label (rows)"
         )
         rare = {one.label for one in details.classes if one.count < MIN_NAMED_ITEMS}
-        yield Figure(svg, describe_confusions(labels, shares, rare), details.task)
+        counted = "items" if details.counted == "items" else "words"  # confusions are of tags
+        sentence = describe_confusions(labels, shares, rare, counted=counted)
+        yield Figure(svg, sentence, details.task)
 
 
 def _draw_calibrations(
@@ -124,9 +126,13 @@ def describe_classes(classes: Sequence[ClassScore], *, place: int, name: str) ->
 
 
 def describe_confusions(
-    labels: Sequence[str], shares: Sequence[Sequence[float]], rare: Collection[str] = ()
+    labels: Sequence[str],
+    shares: Sequence[Sequence[float]],
+    rare: Collection[str] = (),
+    *,
+    counted: str = "items",
 ) -> str:
-    """Name the most frequent confusion of labels that are not rare."""
+    """Name the labels, not rare ones, of which the largest share is called something else."""
     confusions = [
         (share, label, answer)
         for label, own in zip(labels, shares, strict=True)
@@ -137,7 +143,8 @@ def describe_confusions(
     if share < SMALLEST_CONFUSION:
         named = f" with at least {MIN_NAMED_ITEMS} items" if rare else ""
         return f"No label{named} is read as another."
-    return f"{100 * share:.0f} % of the items of {label} are called {answer}, the most frequent confusion."
+    percent = f"{100 * share:.0f} %"
+    return f"{percent} of the {counted} of {label} are called {answer}, the largest such share."
 
 
 def describe_calibration(calibration: Calibration, *, name: str) -> str:

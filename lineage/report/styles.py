@@ -105,6 +105,12 @@ def find_weak_models(analysis: Analysis) -> list[str]:
     ]
 
 
+def mark_model(analysis: Analysis, model: str) -> str:
+    """Return the name of a model, with a ‡ if it is not shown to have learned more than counting."""
+    name = format_model(model)
+    return f"{name} ‡" if model in find_weak_models(analysis) else name
+
+
 def loss_did_not_fall(effect: AdaptationEffect) -> bool:
     """Return whether the language model's loss did not fall in every pretraining seed."""
     return effect.num_improved < effect.num_pretrainings and not effect.metric.startswith(

@@ -64,7 +64,7 @@ COUNTED_BY_LABEL = {
 MIN_TRUNCATED_SHARE = 0.1  # from which on the task's own section mentions it
 UNUSABLE_ITEMS = "unusable"  # the reason of items that cannot be used
 DROP_REASONS = {
-    "unusable": "empty or not distinguishable",
+    "unusable": "without words, or with texts that are the same",
     "limit": "left out by the limit",
     "per_group": "left out by max_per_group",
     "blank": "blank",
@@ -141,7 +141,9 @@ def _data_notes(task: TaskSummary) -> list[str]:
     notes = []
     for split, stats in task.splits.items():
         if unusable := stats.dropped.get(UNUSABLE_ITEMS):
-            notes.append(f"{unusable} {split} items were dropped: {DROP_REASONS[UNUSABLE_ITEMS]}.")
+            items = "item was" if unusable == 1 else "items were"
+            reason = DROP_REASONS[UNUSABLE_ITEMS]
+            notes.append(f"{unusable} {split} {items} dropped: {reason}.")
     notes += _truncation_note(task)
     for name, text in DATA_NOTES.items():
         for split, stats in task.splits.items():

@@ -379,7 +379,7 @@ def _summary(
     lines.append(
         f"models: {', '.join(_list_models(plans))}; {budget.body_parameters:,} parameters each, "
         f"{budget.text_bytes / 1e6:.1f} MB of text to read, roughly {max(1, minutes)} min each on one "
-        "core"
+        "core to pretrain; evaluation often takes longer, and `lineage check` forecasts both"
     )
     return lines
 

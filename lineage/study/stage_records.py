@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any
 
 from lineage.config.params import Params
+from lineage.networks.base import Static
 from lineage.study.models import ModelConfig
 from lineage.tasks.base import list_sentence_tasks
 
@@ -50,6 +51,8 @@ def _model_records(params: Params, model: ModelConfig) -> dict[str, Record]:
     evaluate = (
         params.compute_settings | _evaluation_grid(params) | {"evaluate": _as_tree(model.evaluate)}
     )
+    if isinstance(model.family, Static):
+        evaluate["tfidf_C"] = params.grid.tfidf_C  # of the unigram control
     if model.name not in params.grid.setfit_models:
         del evaluate["evaluate"]["setfit"]
     tokenizer = _as_tree(model.tokenizer) if model.tokenizer else "pretrained"
@@ -101,7 +104,6 @@ def _evaluation_grid(params: Params) -> Record:
         "split": params.report.split,
         "finetune_seeds": params.grid.finetune_seeds,
         "label_counts": params.grid.label_counts,
-        "tfidf_C": params.grid.tfidf_C,  # of the unigram control
     }
 
 

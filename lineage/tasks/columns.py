@@ -107,7 +107,8 @@ def read_label_column(columns: TableColumns, name: str, where: str) -> list[str]
         not is_blank(value) and not (are_numbers and non_finite)
         for value, non_finite in zip(values, is_non_finite, strict=True)
     ]
-    check_rows(is_label, where, f"column '{name}': the label is missing")
+    missing = "the label is missing (texts without labels may stand in a file of `unlabelled`)"
+    check_rows(is_label, where, f"column '{name}': {missing}")
     return _check_name_lengths(values, name, where, noun="label")
 
 

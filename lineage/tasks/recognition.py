@@ -36,7 +36,7 @@ SCORE_NAMES = ("score", "similarity", "relatedness")
 TEXT_NAMES = ("text", "body", "content", "sentence", "document", "review", "message", "comment")
 # Columns that say which rows belong together, with or without `_id`.
 GROUP_NAME = re.compile(
-    r"(author|user|username|customer|patient|speaker|doc|document|book|novel|story|chapter|article"
+    r"(\w+[_-])?(author|user|username|customer|patient|speaker|doc|document|book|novel|story|chapter|article"
     r"|page|file|filename|thread|conversation|dialogue|dialog|session)([_-]?id)?",
     re.I,
 )

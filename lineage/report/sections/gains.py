@@ -41,7 +41,7 @@ from lineage.report.section import (
     Table,
     numbers,
 )
-from lineage.report.styles import find_weak_models, format_model_name, model_style
+from lineage.report.styles import find_weak_models, format_model_name, mark_model, model_style
 
 GAIN_MARKS = {
     "better": " ▲",
@@ -106,8 +106,10 @@ def _describe_marks(effects: Sequence[Effect], *, is_first: bool) -> Iterator[st
                 "A mark is the mean over the tasks of a kind, a small dot one task. A line is the "
                 "95 % interval; the mean of two tasks has none."
             )
-        else:
+        elif any(effect.pooled.low is not None for effect in effects):
             yield "A mark is the gain, a line its 95 % interval."
+        else:
+            yield f"A mark is the gain. There are no intervals with fewer than {MIN_SEEDS} seeds."
     if any(gain.outcome in SILENT_OUTCOMES for effect in effects for gain in effect.gains):
         yield (
             "In brackets: on a task neither system is shown to be above chance, or fine-tuning did "
@@ -318,7 +320,6 @@ def _name_effect_group(effect: Effect) -> str:
 
 def _effect_row(analysis: Analysis, effect: Effect) -> IntervalRow:
     pooled = effect.pooled
-    is_weak = effect.model in find_weak_models(analysis)
     text = format_difference(pooled.mean)
     if any(gain.outcome in SILENT_OUTCOMES for gain in effect.gains):
         text = f"({text})"
@@ -330,7 +331,7 @@ def _effect_row(analysis: Analysis, effect: Effect) -> IntervalRow:
         text += " °"
     differences = [gain.comparison.difference for gain in effect.gains]
     return IntervalRow(
-        format_model(effect.model) + (" ‡" if is_weak else ""),
+        mark_model(analysis, effect.model),
         model_style(analysis, effect.model),
         pooled.mean,
         interval,

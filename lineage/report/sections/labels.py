@@ -172,7 +172,7 @@ def _describe_higher_tfidf(curve: LabelCurve, own: Sequence[LabelCurve], tfidf: 
 
 
 def _describe_tfidf_lead(tfidf: LabelCurve, others: Sequence[LabelCurve]) -> str:
-    """Tell at which of the numbers of labels TF-IDF scores at least as high as all that is shown."""
+    """Tell at which of the numbers of labels TF-IDF scores higher than all that is shown."""
     highest: dict[int, float] = {}
     for curve in others:
         for count, score in zip(curve.train_examples, curve.scores, strict=True):
@@ -181,7 +181,7 @@ def _describe_tfidf_lead(tfidf: LabelCurve, others: Sequence[LabelCurve]) -> str
     trails: list[str] = []
     for count, score in zip(tfidf.train_examples, tfidf.scores, strict=True):
         if count in highest:
-            own = leads if score >= highest[count] else trails
+            own = leads if score > highest[count] else trails
             own.append(f"{count:,}")
     if not leads:
         return ""

@@ -75,7 +75,7 @@ from lineage.report.section import (
     Table,
     small,
 )
-from lineage.report.styles import find_weak_models, model_style
+from lineage.report.styles import find_weak_models, mark_model, model_style
 from lineage.results import OUTSIDE_FAMILY
 from lineage.tasks.base import load_kind
 
@@ -158,11 +158,11 @@ def _decision_row(analysis: Analysis, decision: Decision, largest: Decision) -> 
 def _use_cell(analysis: Analysis, decision: Decision) -> Cell:
     """Name the system to use, and what it costs."""
     system = decision.use.standing.system
+    name = mark_model(analysis, system.model)
     if decision.advice in NOTHING_TO_USE:
-        name = name_system(system)
+        name = name_system(system).replace(format_model(system.model), name, 1)
         return Cell(more=[_strong("none"), *small(f"{name} scores highest", "muted")])
-    mark = " ‡" if system.model in find_weak_models(analysis) else ""
-    pieces = [_strong(f"{format_model(system.model)}{mark}")]
+    pieces = [_strong(name)]
     if use := format_use(system):
         pieces.append(Piece(use))
     if decision.knowledge:
@@ -346,7 +346,9 @@ def _describe_prediction(report: ReportData, decisions: Mapping[str, Decision], 
 
 
 def _is_kept(report: ReportData, decision: Decision) -> bool:
-    """Return whether the system to use labels new items: TF-IDF keeps no texts to answer with."""
+    """Return whether there is a system to use that labels new items: TF-IDF keeps no texts."""
+    if decision.advice in NOTHING_TO_USE:
+        return False
     is_tfidf = decision.use.standing.system.family == "tfidf"
     kinds = [load_kind(one.kind) for one in report.analysis.scores_of_task(decision.task)]
     return all(one.labels_new_items and not (is_tfidf and one.answer.are_texts) for one in kinds)
@@ -477,8 +479,9 @@ def _interval_row(analysis: Analysis, score: Standing | SystemScore) -> Interval
     if score.ci_low is not None and score.ci_high is not None:
         interval = (score.ci_low, score.ci_high)
     model = score.system.model
+    name = mark_model(analysis, model)
     style = model_style(analysis, model)
-    return IntervalRow(format_model(model), style, score.mean, interval, format_percent(score.mean))
+    return IntervalRow(name, style, score.mean, interval, format_percent(score.mean))
 
 
 def _other_scores(analysis: Analysis, ranking: Ranking, standing: Standing) -> list[float]:
