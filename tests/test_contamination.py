@@ -15,8 +15,9 @@ from lineage.analysis.records import Analysis, ContaminationCounts
 from lineage.config.params import ReportParams
 from lineage.data.contamination import NgramIndex
 from lineage.language import split_words
+from lineage.report.sections.answer import describe_runs
 from tests.helpers.notes import format_reason
-from tests.helpers.study_rows import GRID, Study, write_overlap
+from tests.helpers.study_rows import GRID, Study, build_analysis, write_overlap
 from tests.helpers.user_project import (
     RunStage,
     make_project,
@@ -273,3 +274,12 @@ def test_folds_are_weighted_by_their_number_of_items() -> None:
         }
     )
     assert _mean_over_seeds(rows, "accuracy") == 0.75
+
+
+def test_the_page_begins_with_test_items_that_the_models_have_read() -> None:
+    few = ContaminationCounts("sense", items=100, too_short=20, in_corpus=8, in_unlabelled=None)
+    many = ContaminationCounts("mood", items=100, too_short=20, in_corpus=72, in_unlabelled=None)
+    assert "The corpus has" not in describe_runs(build_analysis(contamination=(few,)))
+    text = describe_runs(build_analysis(contamination=(few, many)))
+    assert "The corpus has the texts of 72 of 80 test items of mood, without" in text
+    assert "sense" not in text

@@ -22,6 +22,7 @@ from lineage.report.sections.what_was_run import name_origin
 from lineage.report.styles import find_weak_models
 
 MIN_PASSES = 1.05  # below, the text was read once
+MAX_READ_SHARE = 0.1  # of the items of a task; if models have read more of them, the page begins so
 
 
 def build(report: ReportData) -> Section:
@@ -120,6 +121,16 @@ def describe_runs(analysis: Analysis) -> str:
         f"Intervals of scores are for other {analysis.split} items, those of differences for other "
         "seeds too; they do not cover how another pretraining would turn out."
     )
+    read = [
+        f"{one.in_corpus:,} of {one.items - one.too_short:,} {analysis.split} items of {one.task}"
+        for one in analysis.contamination
+        if one.in_corpus > MAX_READ_SHARE * (one.items - one.too_short)
+    ]
+    if read:
+        text += (
+            f" The corpus has the texts of {join_with_and(read)}, without their labels, so on new "
+            "texts scores may be lower."
+        )
     if analysis.public_models:
         text += " What public checkpoints have read is unknown, and may include these items."
     generated = [one.task for one in analysis.tasks if one.generated]
