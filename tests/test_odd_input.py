@@ -11,6 +11,7 @@ import pytest
 from lineage.answers.spans import convert_to_iob2, find_scheme_violations
 from lineage.data.dataset_stats import compute_split_stats
 from lineage.data.items import TaskItems
+from lineage.data.splits import describe_blank_rows
 from lineage.errors import InputError
 from lineage.language import is_blank, normalize_text, split_words
 from lineage.methods.encoding import encode_items
@@ -108,6 +109,7 @@ def test_empty_rows_are_dropped_and_counted_and_other_rows_keep_their_numbers(
     files = {"train": "t.csv", "test": "t.csv"}
     task_items = build_changed_task(tmp_path, "text_classification", {}, files=files)
     assert task_items.info.dropped["test"] == {"blank": 32}
+    assert describe_blank_rows(task_items.info) == ["test has 32 rows without text, left out here"]
     expected_ids = [f"test-{number}" for number in range(3, 23)]
     assert list(task_items.splits["test"]["id"]) == expected_ids
     assert compute_split_stats(task_items.info, "test").dropped == {"blank": 32}

@@ -172,7 +172,7 @@ def _list_warnings(name: str, params: Params, measures: TaskMeasures, where: str
     kind = load_kind(params.tasks[name].kind)
     label_key = (kind.label_columns or kind.required_columns)[0]
     yield from (f"{where}.{label_key}: {warning}" for warning in measures.label_warnings)
-    yield from (f"{where}.files: {warning}" for warning in measures.repeat_warnings)
+    yield from (f"{where}.files: {warning}" for warning in measures.file_warnings)
 
 
 def _check_adaptation(task: Task, measures: TaskMeasures, where: str) -> None:

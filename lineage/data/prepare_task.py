@@ -8,7 +8,7 @@ from lineage.artifacts import write_table
 from lineage.config.data import Task
 from lineage.data.items import TaskItems, build_items, check_task_files, task_fingerprint
 from lineage.data.prepared import Measures, PreparedData, locate_prepared
-from lineage.data.splits import describe_repeats
+from lineage.data.splits import describe_blank_rows, describe_repeats
 from lineage.data.task_data import EXTRA_TEST_PREFIX
 from lineage.language import byte_count, check_script
 from lineage.runtime.code import code_digest
@@ -30,7 +30,7 @@ class TaskMeasures:
     longest_words: int  # words between spaces, of a text that must not be truncated
     longest_characters: int  # Chinese characters of such a text; each is a token
     label_warnings: list[str]
-    repeat_warnings: list[str]
+    file_warnings: list[str]
 
 
 def kind_digest(kind: Kind) -> str:
@@ -92,7 +92,7 @@ def prepare_task(
             (len(HAN_CHARACTER.findall(text)) for text in whole_texts), default=0
         ),
         label_warnings=items.label_warnings,
-        repeat_warnings=describe_repeats(items.info),
+        file_warnings=[*describe_blank_rows(items.info), *describe_repeats(items.info)],
     )
     return asdict(measures)
 

@@ -248,6 +248,16 @@ def count_repeats_in_folds(
     return {"train": int((units.groupby(texts).transform("nunique") > 1).sum())}
 
 
+def describe_blank_rows(info: TaskInfo) -> list[str]:
+    """Return a warning for each split some of whose rows are blank."""
+    counts = {split: dropped.get("blank", 0) for split, dropped in info.dropped.items()}
+    return [
+        f"{split} has {count:,} row{'s' if count > 1 else ''} without text, left out here"
+        for split, count in counts.items()
+        if count
+    ]
+
+
 def describe_repeats(info: TaskInfo) -> list[str]:
     """Return a warning for each split many of whose texts may be both learned and scored."""
     endings = {
