@@ -109,7 +109,9 @@ def test_empty_rows_are_dropped_and_counted_and_other_rows_keep_their_numbers(
     files = {"train": "t.csv", "test": "t.csv"}
     task_items = build_changed_task(tmp_path, "text_classification", {}, files=files)
     assert task_items.info.dropped["test"] == {"blank": 32}
-    assert describe_blank_rows(task_items.info) == ["test has 32 rows without text, left out here"]
+    assert describe_blank_rows(task_items.info) == [
+        f"{split} has 32 rows without text, left out here" for split in ("train", "test")
+    ]
     expected_ids = [f"test-{number}" for number in range(3, 23)]
     assert list(task_items.splits["test"]["id"]) == expected_ids
     assert compute_split_stats(task_items.info, "test").dropped == {"blank": 32}
