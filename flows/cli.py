@@ -234,6 +234,11 @@ def report(
             _study_root()  # says where there is no study
         raise InputError(f"{page}: there is no report yet; run `lineage run`")
     print(page)
+    if folder is None:
+        from flows.view import describe_changed_params
+
+        if changed := describe_changed_params(Path()):
+            print(changed, file=sys.stderr)
     if open_page:
         webbrowser.open(page.as_uri())
 

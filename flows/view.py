@@ -175,3 +175,14 @@ def _print_report(root: Path) -> None:
     if page.is_file():
         written = datetime.fromtimestamp(page.stat().st_mtime)
         print(f"report: {page.absolute()} of {written:%Y-%m-%d %H:%M}")
+        if changed := describe_changed_params(root):
+            print(changed)
+
+
+def describe_changed_params(root: Path) -> str:
+    """Say that params.yaml is not the one that the report rests on; empty if it is."""
+    reported = root / "reports" / "evidence" / "params.yaml"
+    own = root / "params.yaml"
+    if not (reported.is_file() and own.is_file()) or reported.read_bytes() == own.read_bytes():
+        return ""
+    return "params.yaml has changed since this report; `lineage plan` says what would run"

@@ -33,7 +33,7 @@ from flows.study import (
     open_study,
     prepare_remote,
 )
-from flows.view import print_status
+from flows.view import describe_changed_params, print_status
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
 from lineage.runtime.provenance import StudyVersion, find_study_version
@@ -173,6 +173,16 @@ def test_damaged_records_are_named_and_servers_end_without_theirs(
     assert running_port(study, "prefect") is None
     monkeypatch.chdir(study)
     stop_all(study)
+
+
+def test_a_report_of_other_parameters_says_so(study: Path) -> None:
+    reported = study / "reports" / "evidence" / "params.yaml"
+    assert describe_changed_params(study) == "", "there is no report"
+    reported.parent.mkdir(parents=True)
+    shutil.copyfile(study / "params.yaml", reported)
+    assert describe_changed_params(study) == ""
+    reported.write_text("seed: 2\n")
+    assert describe_changed_params(study).startswith("params.yaml has changed since this report;")
 
 
 def test_publish_without_mlflow_says_so_in_one_sentence(study: Path, tmp_path: Path) -> None:
