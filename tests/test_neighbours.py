@@ -14,7 +14,14 @@ from lineage.errors import InputError
 from lineage.language import split_words
 from lineage.networks.static import NUM_SPECIAL_TOKENS, vocab_words
 from lineage.serving.embed import embed_file
-from lineage.serving.neighbours import SearchedText, find_in, find_neighbours
+from lineage.serving.neighbours import (
+    Occurrence,
+    Search,
+    SearchedText,
+    _nearest_occurrences,
+    find_in,
+    find_neighbours,
+)
 from tests.helpers import tiny
 
 MODELS = ("bert", "elmo", "word2vec")
@@ -113,6 +120,36 @@ def test_embeddings_of_characters_read_no_context_and_upper_layers_do(study: Pat
     assert all(f"[{WORD}]" in one["text"] for layer in upper for one in layer["neighbours"])
 
 
+def test_another_spelling_makes_no_layer_read_context(study: Path) -> None:
+    vectors = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    query, same = Occurrence(["so"], ["play"], []), Occurrence(["to"], ["play"], ["on"])
+    found = Search("so play", "play", "", "en", query, [same, Occurrence([], ["Play"], [])], 2)
+    layer = _nearest_occurrences("gpt", 0, vectors, found)
+    assert layer.neighbours == [] and "reads no context" in layer.note
+    vectors[1, 1] = 0.5
+    assert len(_nearest_occurrences("gpt", 1, vectors, found).neighbours) == 2
+    only_other = Search("so play", "play", "", "en", query, [Occurrence([], ["Play"], [])], 1)
+    assert len(_nearest_occurrences("gpt", 1, vectors[1:], only_other).neighbours) == 1
+
+
+def test_a_sample_of_the_places_says_so(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = search(f"so {WORD} now", models=["elmo"])
+    monkeypatch.setattr("lineage.serving.neighbours.MAX_OCCURRENCES", 2)
+    found = search(f"so {WORD} now", models=["elmo"])
+    assert found["occurrences"] == everything["occurrences"] == everything["compared"] > 2
+    assert found["compared"] == 2
+    printed = find_neighbours(
+        f"so {WORD} now",
+        WORD,
+        models=["elmo"],
+        task=None,
+        layer=1,
+        num_neighbours=1,
+        as_json=False,
+    )
+    assert "; 2 of them, drawn at random, are compared" in printed.splitlines()[0]
+
+
 def test_a_static_model_lists_words(study: Path) -> None:
     (layer,) = search(f"so {WORD} now", models=["word2vec"])["layers"]
     vectors = tiny.model("word2vec").state_dict()["words.weight"].double().numpy()
@@ -161,5 +198,7 @@ def test_what_cannot_be_searched_is_refused_in_one_line(study: Path) -> None:
         search(f"so {WORD} now", models=["elmo"], task="sens")
     with pytest.raises(InputError, match="elmo has the layers 0 to 2"):
         search(f"so {WORD} now", models=["elmo"], layer=3)
+    with pytest.raises(InputError, match="gpt/0: gpt is not trained yet; `lineage run` trains it"):
+        search(f"so {WORD} now", models=["gpt"])
     with pytest.raises(InputError, match="no model 'bertt'"):
         search(f"so {WORD} now", models=["bertt"])

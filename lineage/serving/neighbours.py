@@ -100,7 +100,8 @@ class Search:
     place: str
     language: str
     query: Occurrence
-    occurrences: list[Occurrence]
+    occurrences: list[Occurrence]  # that are compared
+    num_found: int
 
     @classmethod
     def run(cls, params: Params, text: str, word: str, task: str | None) -> "Search":
@@ -121,7 +122,13 @@ class Search:
         rng = generator("neighbours", word, len(occurrences))
         kept = sorted(rng.permutation(len(occurrences))[:MAX_OCCURRENCES])
         place = f"the task {task}" if task else f"the corpus {corpus}"
-        return cls(text, word, place, language, query, [occurrences[i] for i in kept])
+        compared = [occurrences[i] for i in kept]
+        return cls(text, word, place, language, query, compared, len(occurrences))
+
+    @property
+    def has_same_spelling(self) -> list[bool]:
+        """Return for the query and each occurrence whether it is spelled as the query is."""
+        return [one.word == self.query.word for one in (self.query, *self.occurrences)]
 
 
 def find_neighbours(
@@ -266,9 +273,13 @@ def _extract(
 def _nearest_occurrences(
     model: str, layer: int, vectors_ND: np.ndarray, search: Search
 ) -> LayerNeighbours:
-    """Return the occurrences in the order of their cosines with the query, the first vector."""
+    """Return the occurrences in the order of their cosines with the query, the first vector.
+
+    There are none if all that are spelled alike have the same vector: `Movie` may have another.
+    """
     centered_ND = center(vectors_ND)
-    if centered_ND is None:
+    alike_ND = vectors_ND[search.has_same_spelling]
+    if centered_ND is None or (len(alike_ND) > 1 and center(alike_ND) is None):
         return LayerNeighbours(model, layer, [], "the same vector everywhere: it reads no context")
     cosines_N = cosines(centered_ND[0], centered_ND[1:])
     neighbours = [
@@ -309,7 +320,8 @@ def _to_json(search: Search, found: Iterable[LayerNeighbours]) -> str:
         "text": search.text,
         "word": search.word,
         "place": search.place,
-        "occurrences": len(search.occurrences),
+        "occurrences": search.num_found,
+        "compared": len(search.occurrences),
         "layers": [asdict(one) for one in found],
     }
     return json.dumps(record, ensure_ascii=False, indent=2)
@@ -317,7 +329,12 @@ def _to_json(search: Search, found: Iterable[LayerNeighbours]) -> str:
 
 def _format(search: Search, found: Iterable[LayerNeighbours]) -> Iterator[str]:
     """Yield the lines of a terminal."""
-    yield f"'{search.word}' stands in {len(search.occurrences):,} other places of {search.place}"
+    compared = len(search.occurrences)
+    sample = f"; {compared:,} of them, drawn at random, are compared"
+    yield (
+        f"'{search.word}' stands in {search.num_found:,} other places of {search.place}"
+        f"{sample if compared < search.num_found else ''}"
+    )
     for one in found:
         yield ""
         yield f"{one.model}, layer {one.layer}" + (f": {one.note}" if one.note else "")

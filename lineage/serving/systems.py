@@ -261,7 +261,7 @@ def locate_trained_model(params: Params, name: str) -> Path:
     seed = grid.pretrain_seeds[0]
     folder = Path(f"artifacts/pretrained/{model}/{seed}")
     if not task:
-        check_intact(folder)
+        _check_trained(folder, name)
         return folder
     if model not in grid.adapt_models or task not in grid.adapt_tasks:
         pairs = [f"{one}@{other}" for one in grid.adapt_models for other in grid.adapt_tasks]
@@ -270,5 +270,11 @@ def locate_trained_model(params: Params, name: str) -> Path:
             f"{', '.join(pairs) or 'none'}"
         )
     folder = Path(f"artifacts/adapted/{model}/{seed}/{task}")
-    check_intact(folder)
+    _check_trained(folder, name)
     return folder
+
+
+def _check_trained(folder: Path, name: str) -> None:
+    if not folder.is_dir():
+        raise InputError(f"{folder}: {name} is not trained yet; `lineage run` trains it")
+    check_intact(folder)
