@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lineage.answers.annotations import is_span_annotation, spans_to_iob2
+from lineage.answers.annotations import iob2_to_spans, is_span_annotation, spans_to_iob2
 from lineage.answers.spans import extract_spans
+from lineage.config.data import Task
 from lineage.data.items import TaskItems
 from lineage.errors import InputError
+from lineage.language import is_blank, normalize_text
+from lineage.tasks.token_classification import make_items
 from tests.helpers.tasks import build_task_items
 
 TEXT = "叶老桂在 iPhone6与中国中央银行说话"
@@ -165,6 +168,30 @@ def test_every_character_span_is_recovered_from_its_tags(data: st.DataObject) ->
     assert spans_to_iob2(text, objects, "zh") == (tokens, tags, overlap), (
         "the texts show that the end is the last character"
     )
+
+
+@given(st.data())
+@pytest.mark.parametrize(
+    ("language", "letters"), [("zh", "中国a 1。"), ("en", "ab1 .-\u00a0\u200b\r\nﬁ😀é\u0301\t")]
+)
+def test_predicted_tags_are_spans_of_the_text_as_it_is(
+    language: str, letters: str, data: st.DataObject
+) -> None:
+    text = data.draw(st.text(letters, min_size=1, max_size=30))
+    words, _, _ = spans_to_iob2(text, [], language)
+    task = Task("token_classification", files={"test": "-"}, tokens="text", language=language)
+    items = make_items({"text": [words or [""]]}, task, "new")
+    (kept,) = items["tokens"] if len(items) else ([],)
+    tags = [data.draw(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"])) for _ in kept]
+    found = iob2_to_spans(text, tags, language)
+    expected = [kept[span.start : span.end] for span in extract_spans(tags)]
+    for one, own_words in zip(found, expected, strict=True):
+        own_text = text[int(one["start"]) : int(one["end"])]
+        parts = map(normalize_text, spans_to_iob2(own_text, [], language)[0])
+        assert [part for part in parts if not is_blank(part)] == own_words
+    again, new_tags, has_overlap = spans_to_iob2(text, found, language)
+    assert again == words and not has_overlap
+    assert len(extract_spans(new_tags)) == len(found)
 
 
 @pytest.mark.parametrize("cell", ["O O", ["O", "B-X"], [], None, [["O", "B-X", "I-X", "O"]], 3])

@@ -23,7 +23,7 @@ from lineage.methods.saved import SystemRecord, read_record
 from lineage.serving import predict
 from lineage.serving.card import format_card
 from lineage.serving.export import export_system
-from lineage.serving.predict import Predictor, predict_file
+from lineage.serving.predict import SPANS_TYPE, Predictor, predict_file, prediction_fields
 from lineage.serving.systems import KeptSystem, choose_system, format_systems, write_systems
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
@@ -421,6 +421,11 @@ def test_texts_whose_labels_were_spans_of_characters_are_split_as_in_training() 
     assert seen[0]["tokens"].tolist() == [["Anna", "met", "Bob", "."]]
     assert columns["prediction_words"] == ["Anna met Bob .", None]
     assert columns["prediction"] == ["O O O O", None]
+    assert columns["prediction_spans"] == [[], None]
+    assert prediction_fields(record, predictor.kind)["prediction_spans"] == SPANS_TYPE
+    of_words = dataclasses.replace(record, character_spans=False)
+    assert "prediction_spans" not in prediction_fields(of_words, predictor.kind)
+    assert predictor.answer_chunk({"text": [["Anna", "met"]]})["prediction_spans"] == [None]
 
 
 def test_the_command_lists_the_systems_of_a_study_and_predicts_with_one(

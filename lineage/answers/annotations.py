@@ -1,10 +1,11 @@
-"""Turn character spans, as annotation tools and some data sets write named entities, into tags."""
+"""Turn character spans, as annotation tools and some data sets write named entities, into tags and back."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from lineage.answers.spans import extract_spans
 from lineage.errors import shorten_value
-from lineage.language import is_spaceless, word_spans
+from lineage.language import is_blank, is_spaceless, normalize_text, word_spans
 
 # Names that tools and data sets give to the parts of a span object.
 START_KEYS = ("start", "start_offset", "start_idx", "start_pos", "begin")
@@ -44,10 +45,7 @@ def spans_to_iob2(text: str, annotation: Any, language: str) -> tuple[list[str],
     exclusive, as in spaCy and doccano; where the span has its own text, as in CLUENER and CMeEE,
     the text decides. Raises ValueError for a span that is outside the text or cuts a word.
     """
-    if is_spaceless(language):
-        word_offsets = [(start, start + 1) for start in range(len(text))]
-    else:
-        word_offsets = word_spans(text, language)
+    word_offsets = _find_words(text, language)
     tags = ["O"] * len(word_offsets)
     has_overlap = False
     spans = set(_parse_spans(text, annotation))
@@ -62,6 +60,31 @@ def spans_to_iob2(text: str, annotation: Any, language: str) -> tuple[list[str],
         tags[word_indices[0]] = f"B-{type_name}"
     words = [text[start:end] for start, end in word_offsets]
     return words, tags, has_overlap
+
+
+def iob2_to_spans(text: str, tags: Sequence[str], language: str) -> list[dict[str, int | str]]:
+    """Return the spans of tags as [{start, end, label}], with the end exclusive.
+
+    `tags` belong to the words of `spans_to_iob2` that are not blank. Spans begin and end as those
+    do that are scored.
+    """
+    words = [
+        (start, end)
+        for start, end in _find_words(text, language)
+        if not is_blank(normalize_text(text[start:end]))
+    ]
+    assert len(words) == len(tags)
+    return [
+        {"start": words[span.start][0], "end": words[span.end - 1][1], "label": span.type}
+        for span in extract_spans(tags)
+    ]
+
+
+def _find_words(text: str, language: str) -> list[tuple[int, int]]:
+    """Return where each word starts and ends; without spaces each character is one."""
+    if is_spaceless(language):
+        return [(start, start + 1) for start in range(len(text))]
+    return word_spans(text, language)
 
 
 def _words_in_span(span: Span, word_offsets: list[tuple[int, int]]) -> list[int]:

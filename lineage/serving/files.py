@@ -169,7 +169,7 @@ def _write(
                 if path.suffix == ".jsonl":
                     _write_json(stream, chunks)
                 elif path.suffix == WORD_SUFFIX:
-                    _write_words(stream, source, list(new_fields)[-1], chunks)
+                    _write_words(stream, source, chunks)
                 else:
                     _write_csv(stream, path.suffix, source, new_fields, chunks)
         os.replace(draft, path)
@@ -227,15 +227,13 @@ def _without_nan(value: object) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _write_words(
-    stream: IO[str], source: InputFile, tag_column: str, chunks: Iterator[TableColumns]
-) -> None:
+def _write_words(stream: IO[str], source: InputFile, chunks: Iterator[TableColumns]) -> None:
     """Write one word per line with its cells and its tag, and a blank line after a sentence.
 
     Raises InputError for a word without a tag.
     """
     for columns in chunks:
-        tags = [(cell or "").split() for cell in columns[tag_column]]
+        tags = [(cell or "").split() for cell in columns["prediction"]]
         cells = [columns[name] for name in source.names]
         for sentence in zip(*cells, tags, strict=True):
             if len(sentence[0]) != len(sentence[-1]):

@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 from mlflow import pyfunc
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.pyfunc import PythonModel, PythonModelContext
 from mlflow.types import ColSpec, DataType, Schema
-from mlflow.types.schema import Array
+from mlflow.types.schema import Array, Object, Property
 
 from lineage import __version__
 from lineage.errors import InputError
 from lineage.results import PUBLIC_FAMILY
 from lineage.serving.predict import (
+    SPANS_TYPE,
     OpenedSystem,
     Predictor,
     list_input_columns,
@@ -151,10 +153,17 @@ def build_signature(opened: OpenedSystem) -> ModelSignature:
     ]
     outputs = [
         # A row without text has no answer.
-        ColSpec(DataType.double if str(data_type) == "double" else DataType.string, name, False)
+        ColSpec(_answer_type(data_type), name, False)
         for name, data_type in prediction_fields(opened.kept.record, opened.kind).items()
     ]
     return ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs))
+
+
+def _answer_type(data_type: pa.DataType) -> DataType | Array:
+    if data_type == SPANS_TYPE:
+        places = [Property("start", DataType.long), Property("end", DataType.long)]
+        return Array(Object([*places, Property("label", DataType.string)]))
+    return DataType.double if data_type == pa.float64() else DataType.string
 
 
 def build_example(opened: OpenedSystem) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from lineage.answers.annotations import spans_to_iob2
+from lineage.answers.annotations import iob2_to_spans, spans_to_iob2
 from lineage.artifacts import read_json
 from lineage.config.data import Task
 from lineage.config.params import read_recorded_params, recorded_params_file
@@ -38,6 +38,10 @@ from lineage.training.devices import configure_torch, select_device
 
 TASK_FILE = "task.json"  # of an exported system: how its task reads columns
 PROBABILITY_DIGITS = 7  # after the point
+SPANS_COLUMN = "prediction_spans"  # of characters of the user's text
+SPANS_TYPE = pa.list_(
+    pa.struct([("start", pa.int64()), ("end", pa.int64()), ("label", pa.string())])
+)
 
 
 def print_systems(task: str) -> None:
@@ -196,7 +200,8 @@ def list_word_columns(task: Task) -> tuple[str, ...]:
 def prediction_fields(record: SystemRecord, kind: Kind) -> dict[str, pa.DataType]:
     """Return the columns that are added to the user's, with their types."""
     types = kind.answer.answer_types(record.labels)
-    return {name: pa.float64() if one is float else pa.string() for name, one in types.items()}
+    fields = {name: pa.float64() if one is float else pa.string() for name, one in types.items()}
+    return fields | ({SPANS_COLUMN: SPANS_TYPE} if record.character_spans else {})
 
 
 @dataclass(frozen=True)
@@ -230,7 +235,20 @@ class Predictor:
             for name, values in answers.items():
                 for row, value in zip(items.index, values, strict=True):
                     new_columns[name][row] = value
+            if self.record.character_spans:
+                new_columns[SPANS_COLUMN] = self._find_spans(
+                    columns[names[0]], new_columns["prediction"]
+                )
         return new_columns
+
+    def _find_spans(self, texts: list[Any], predictions: list[Any]) -> list[Any]:
+        """Return the spans of each text; None without tags, and for lists of words."""
+        return [
+            iob2_to_spans(text, tags.split(), self.task.language)
+            if isinstance(text, str) and tags is not None
+            else None
+            for text, tags in zip(texts, predictions, strict=True)
+        ]
 
     def _make_items(
         self, columns: TableColumns, names: list[str], filled: list[int]

@@ -1,6 +1,7 @@
 """Tasks of every kind with labels, and their kept systems: evaluated, exported and packaged."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,20 @@ def make_tags(rng: np.random.Generator, count: int) -> Table:
     return {"words": sentences, "tags": tags}
 
 
+def make_spans(rng: np.random.Generator, count: int) -> Table:
+    """Return texts, and each word of a few as a span of characters."""
+    texts = random_texts(rng, count)
+    spans = [
+        [
+            {"start": found.start(), "end": found.end(), "label": "X"}
+            for found in re.finditer(r"\S+", text)
+            if found[0] in ALL_WORDS[:20]
+        ]
+        for text in texts
+    ]
+    return {"words": texts, "spans": spans}
+
+
 def make_roles(rng: np.random.Generator, count: int) -> Table:
     table = make_tags(rng, count)
     verbs = [int(rng.integers(len(words))) for words in table["words"]]
@@ -138,6 +153,7 @@ CASES: dict[str, tuple[Callable[[np.random.Generator, int], Table], dict[str, An
     ),
     "numbers": (make_numbers, {"kind": "text_regression", "text": ["review"], "label": "value"}),
     "tags": (make_tags, {"kind": "token_classification", "tokens": "words", "label": "tags"}),
+    "spans": (make_spans, {"kind": "token_classification", "tokens": "words", "label": "spans"}),
     "roles": (
         make_roles,
         {"kind": "semantic_roles", "tokens": "words", "predicate": "verb", "label": "tags"},
