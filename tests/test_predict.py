@@ -1,5 +1,6 @@
 """A kept system answers new items as it answered the test items of its evaluation."""
 
+import codecs
 import dataclasses
 import json
 import shutil
@@ -148,6 +149,18 @@ def test_a_csv_with_semicolons_is_answered_with_semicolons(
     assert written["prediction"].tolist() == found["prediction"].tolist()
     found = predict_lines(evaluated_texts, tmp_path, tmp_path / "new.csv", out="out.tsv")
     assert found["review"].tolist() == texts
+
+
+def test_a_csv_of_excel_keeps_its_byte_order_mark(
+    evaluated_texts: Evaluated, tmp_path: Path
+) -> None:
+    table = pd.DataFrame({"review": ["déjà vu"]})
+    for encoding in ("utf-8-sig", "utf-8"):
+        table.to_csv(tmp_path / "new.csv", index=False, encoding=encoding)
+        for out, has_mark in (("out.csv", encoding == "utf-8-sig"), ("out.jsonl", False)):
+            predict_lines(evaluated_texts, tmp_path, tmp_path / "new.csv", out=out)
+            written = (tmp_path / out).read_bytes()
+            assert written.startswith(codecs.BOM_UTF8) == has_mark
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ A task's files are read by the same code. A chunk is a table of columns as lists
 grow with the file, except that of a .json that is one list.
 """
 
+import codecs
 import csv
 import io
 import json
@@ -165,7 +166,8 @@ def _write(
         if path.suffix == ".parquet":
             _write_parquet(draft, path, source, new_fields, chunks)
         else:
-            with draft.open("w", encoding="utf-8", newline="") as stream:
+            encoding = _choose_encoding(path.suffix, source)
+            with draft.open("w", encoding=encoding, newline="") as stream:
                 if path.suffix == ".jsonl":
                     _write_json(stream, chunks)
                 elif path.suffix == WORD_SUFFIX:
@@ -175,6 +177,14 @@ def _write(
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _choose_encoding(suffix: str, source: InputFile) -> str:
+    """Keep the byte order mark of a csv or tsv: Excel reads no UTF-8 without it."""
+    if suffix not in DELIMITERS or data_suffix(source.path) not in DELIMITERS:
+        return "utf-8"
+    with open_decompressed(source.path) as stream:
+        return "utf-8-sig" if stream.read(3) == codecs.BOM_UTF8 else "utf-8"
 
 
 def check_output(path: Path, source: InputFile) -> None:
