@@ -370,7 +370,7 @@ def test_a_public_model_that_is_worth_it_is_used_and_the_best_under_the_budget_i
         (
             "no significant difference",
             "tfidf",
-            "**Undecided; cheapest: TF-IDF.** It scores lower here, which may be luck. More test items or seeds would decide.",
+            "**Undecided; cheapest: TF-IDF.** TF-IDF scores lower here, which may be luck. More test items or seeds would decide.",
             "ELMo (fine-tuned) 70.0, whose lead over TF-IDF may be luck",
         ),
     ],

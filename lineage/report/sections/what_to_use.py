@@ -235,7 +235,7 @@ def _next_step_cell(analysis: Analysis, decision: Decision, largest: Decision) -
         if system == decision.undecided_lead.first:
             sentences.append("TF-IDF is not shown to be above chance.")
         elif decision.undecided_lead.difference > 0:
-            sentences.append("It scores lower here, which may be luck.")
+            sentences.append(f"{name_system(system)} scores lower here, which may be luck.")
         needed = describe_what_decides(decision.undecided_lead)
         sentences.append(f"{needed[0].upper()}{needed[1:]} would decide.")
     sentences += describe_limits(analysis, decision)
