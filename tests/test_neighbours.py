@@ -132,6 +132,17 @@ def test_another_spelling_makes_no_layer_read_context(study: Path) -> None:
     assert len(_nearest_occurrences("gpt", 1, vectors[1:], only_other).neighbours) == 1
 
 
+def test_a_spelling_that_is_nowhere_else_makes_no_layer_read_context(study: Path) -> None:
+    vectors = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 0.5], [1.0, 0.0]])
+    query = Occurrence(["so"], ["pLAY"], [])
+    others = [Occurrence([name], [name], []) for name in ("play", "Play", "play")]
+    found = Search("so pLAY", "pLAY", "", "en", query, others, 3)
+    layer = _nearest_occurrences("gpt", 0, vectors, found)
+    assert layer.neighbours == [] and "reads no context" in layer.note
+    vectors[3, 1] = 0.5
+    assert len(_nearest_occurrences("gpt", 1, vectors, found).neighbours) == 3
+
+
 def test_a_sample_of_the_places_says_so(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = search(f"so {WORD} now", models=["elmo"])
     monkeypatch.setattr("lineage.serving.neighbours.MAX_OCCURRENCES", 2)

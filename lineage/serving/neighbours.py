@@ -6,6 +6,7 @@ centered first, as in `lineage.methods.neighbours`. Shapes: N occurrences, M wor
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -126,9 +127,17 @@ class Search:
         return cls(text, word, place, language, query, compared, len(occurrences))
 
     @property
-    def has_same_spelling(self) -> list[bool]:
-        """Return for the query and each occurrence whether it is spelled as the query is."""
-        return [one.word == self.query.word for one in (self.query, *self.occurrences)]
+    def is_spelled_alike(self) -> list[bool]:
+        """Return for the query and each occurrence whether it has one spelling: the query's.
+
+        If nothing else is spelled as the query is, it is the most frequent spelling.
+        """
+        spellings = [tuple(one.word) for one in (self.query, *self.occurrences)]
+        counts = Counter(spellings)
+        compared = spellings[0]
+        if counts[compared] == 1:
+            compared = counts.most_common(1)[0][0]
+        return [spelling == compared for spelling in spellings]
 
 
 def find_neighbours(
@@ -278,7 +287,7 @@ def _nearest_occurrences(
     There are none if all that are spelled alike have the same vector: `Movie` may have another.
     """
     centered_ND = center(vectors_ND)
-    alike_ND = vectors_ND[search.has_same_spelling]
+    alike_ND = vectors_ND[search.is_spelled_alike]
     if centered_ND is None or (len(alike_ND) > 1 and center(alike_ND) is None):
         return LayerNeighbours(model, layer, [], "the same vector everywhere: it reads no context")
     cosines_N = cosines(centered_ND[0], centered_ND[1:])
