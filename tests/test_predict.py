@@ -4,6 +4,7 @@ import codecs
 import dataclasses
 import json
 import shutil
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from tests.helpers.kept_systems import (
     Evaluated,
     evaluate_case,
     evaluate_tfidf,
+    package_case,
     prepare_case,
 )
 from tests.helpers.tasks import build_task_items, write_jsonl
@@ -439,6 +441,28 @@ def test_texts_whose_labels_were_spans_of_characters_are_split_as_in_training() 
     of_words = dataclasses.replace(record, character_spans=False)
     assert "prediction_spans" not in prediction_fields(of_words, predictor.kind)
     assert predictor.answer_chunk({"text": [["Anna", "met"]]})["prediction_spans"] == [None]
+
+
+@pytest.mark.parametrize(("name", "label_map"), [("X", {"B-X": "X"}), ("", None)])
+def test_character_spans_whose_tags_are_plain_are_answered_with_tags_alone(
+    name: str, label_map: dict[str, str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, keys = CASES["spans"]
+
+    def make_plain(rng: np.random.Generator, count: int) -> dict[str, Any]:
+        table = make(rng, count)
+        for span in chain.from_iterable(table["spans"]):
+            span["label"] = name
+        return table
+
+    monkeypatch.setitem(CASES, "plain", (make_plain, keys | {"label_map": label_map}))
+    packaged = package_case("plain", tmp_path)
+    file = write_jsonl(tmp_path / "new.jsonl", packaged.test)
+    predict_file(file, tmp_path / "out.jsonl", task=None, system=str(packaged.exported))
+    found = pd.read_json(tmp_path / "out.jsonl", lines=True, dtype=False)
+    assert list(found) == ["words", "prediction_words", "prediction"]
+    tags = set(" ".join(found["prediction"]).split())
+    assert tags == {"O", "X" if label_map else "B-"}
 
 
 def test_the_command_lists_the_systems_of_a_study_and_predicts_with_one(

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from lineage.answers.annotations import iob2_to_spans, spans_to_iob2
+from lineage.answers.spans import are_span_tags
 from lineage.artifacts import read_json
 from lineage.config.data import Task
 from lineage.config.params import read_recorded_params, recorded_params_file
@@ -201,7 +202,15 @@ def prediction_fields(record: SystemRecord, kind: Kind) -> dict[str, pa.DataType
     """Return the columns that are added to the user's, with their types."""
     types = kind.answer.answer_types(record.labels)
     fields = {name: pa.float64() if one is float else pa.string() for name, one in types.items()}
-    return fields | ({SPANS_COLUMN: SPANS_TYPE} if record.character_spans else {})
+    return fields | ({SPANS_COLUMN: SPANS_TYPE} if answers_with_spans(record) else {})
+
+
+def answers_with_spans(record: SystemRecord) -> bool:
+    """Return whether a system answers with spans of characters.
+
+    A `label_map` may have turned the spans of its task into plain tags.
+    """
+    return record.character_spans and are_span_tags(record.labels)
 
 
 @dataclass(frozen=True)
@@ -235,7 +244,7 @@ class Predictor:
             for name, values in answers.items():
                 for row, value in zip(items.index, values, strict=True):
                     new_columns[name][row] = value
-            if self.record.character_spans:
+            if answers_with_spans(self.record):
                 new_columns[SPANS_COLUMN] = self._find_spans(
                     columns[names[0]], new_columns["prediction"]
                 )
