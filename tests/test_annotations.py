@@ -1,6 +1,7 @@
 """Named entities given as character spans become word tags, and no entity is moved or lost."""
 
 import json
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +190,11 @@ def test_predicted_tags_are_spans_of_the_text_as_it_is(
         own_text = text[int(one["start"]) : int(one["end"])]
         parts = map(normalize_text, spans_to_iob2(own_text, [], language)[0])
         assert [part for part in parts if not is_blank(part)] == own_words
+    assert [one["label"] for one in found] == [span.type for span in extract_spans(tags)]
     again, new_tags, has_overlap = spans_to_iob2(text, found, language)
     assert again == words and not has_overlap
-    assert len(extract_spans(new_tags)) == len(found)
+    shown = [not is_blank(normalize_text(word)) for word in words]
+    assert iob2_to_spans(text, [*compress(new_tags, shown)], language) == found
 
 
 @pytest.mark.parametrize("cell", ["O O", ["O", "B-X"], [], None, [["O", "B-X", "I-X", "O"]], 3])

@@ -7,18 +7,22 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 from mlflow.exceptions import MlflowException
 
 from lineage import __version__
+from lineage.answers.annotations import spans_to_iob2
+from lineage.answers.spans import extract_spans
+from lineage.language import is_blank, normalize_text
 from lineage.results import PUBLIC_FAMILY
 from lineage.serving import server
 from lineage.serving.mlflow_model import LoadedSystem, build_example, save_system
 from lineage.serving.predict import open_exported, predict_file
 from lineage.serving.requests import REQUEST_LIMITS
 from lineage.serving.server import HOST, MAX_BODY_BYTES, ServedModel, build_app, describe_server
-from tests.helpers.kept_systems import CASES, Packaged, package_case
+from tests.helpers.kept_systems import ALL_WORDS, CASES, Packaged, package_case
 from tests.helpers.tasks import write_jsonl
 
 
@@ -136,6 +140,50 @@ def test_the_server_answers_as_the_model_does(client: TestClient, packaged_texts
     answer = post(client, records(*texts))
     assert answer.status_code == 200
     assert answer.json() == {"predictions": expected.to_dict(orient="records")}
+
+
+def test_spans_are_those_of_the_text_as_given_in_every_format(tmp_path: Path) -> None:
+    packaged = package_case("spans", tmp_path)
+    a, b, c = ALL_WORDS[:3]
+    texts = [
+        f"{a}\u00a0{b}  --  {c}",
+        f"\ufeff{a} \ufb01ne {b}",
+        f"\U0001f600 {a}\U0001f469\u200d\U0001f467 {b}",
+        f"e\u0301 {a}\u0301 {b}",
+        f"{a}\r\n{b}\r{c}\n",
+        f"  {a}\t{b}  ",
+        f"\u4e2d\u56fd {a}\u00ad {b} \u200b {c} \u2060",
+        " ".join([a, b] * 40),  # longer than max_words
+    ]
+    table = pd.DataFrame({"words": texts})
+    write_jsonl(tmp_path / "new.jsonl", table)
+    table.to_csv(tmp_path / "new.csv", index=False)
+    table.to_parquet(tmp_path / "new.parquet")
+    with TestClient(build_app(LoadedSystem(packaged.exported)), base_url=f"http://{HOST}") as one:
+        answer = post(one, json.dumps({"dataframe_records": table.to_dict(orient="records")}))
+    expected = answer.json()["predictions"]
+    for text, row in zip(texts, expected, strict=True):
+        words = row["prediction_words"].split()
+        tagged = [words[span.start : span.end] for span in extract_spans(row["prediction"].split())]
+        assert tagged
+        parts = [text[span["start"] : span["end"]] for span in row["prediction_spans"]]
+        split_parts = [map(normalize_text, spans_to_iob2(part, [], "en")[0]) for part in parts]
+        assert [[word for word in part if not is_blank(word)] for part in split_parts] == tagged
+    spans = [row["prediction_spans"] for row in expected]
+    assert packaged.model.predict(table)["prediction_spans"].tolist() == spans
+    for suffix in ("csv", "jsonl", "parquet"):
+        out = tmp_path / f"out.{suffix}"
+        file = tmp_path / f"new.{suffix}"
+        predict_file(file, out, task=None, system=str(packaged.exported))
+        assert read_spans(out) == spans, suffix
+
+
+def read_spans(path: Path) -> list[Any]:
+    if path.suffix == ".parquet":
+        return pq.read_table(path)["prediction_spans"].to_pylist()
+    if path.suffix == ".jsonl":
+        return [json.loads(line)["prediction_spans"] for line in path.read_text().splitlines()]
+    return [json.loads(cell) for cell in pd.read_csv(path)["prediction_spans"]]
 
 
 BAD_REQUESTS: dict[str, tuple[str | bytes, int, str]] = {
