@@ -93,7 +93,7 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
     assert (line["train"], line["validation"], line["test"]) == ("36", "4, from train", "25")
     assert line["unlabelled"] == "2"
     assert line["dropped"] == (
-        "empty or not distinguishable: 1 of test; blank: 1 of unlabelled; among the scored items: "
+        "without words, or with texts that are the same: 1 of test; blank: 1 of unlabelled; among the scored items: "
         "1 of unlabelled"
     )
     assert line["metric"] == "% correct"
@@ -106,7 +106,7 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
     assert (line["train"], line["test"]) == ("10", "6")
     assert line["max length"].startswith("4 characters: ")
     assert line["dropped"].startswith(
-        "empty or not distinguishable: 1 of test; left out by the limit: 26 of train, 3 of "
+        "without words, or with texts that are the same: 1 of test; left out by the limit: 26 of train, 3 of "
         "validation, 19 of test"
     )
 
