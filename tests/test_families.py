@@ -13,6 +13,7 @@ import torch
 from lineage.errors import InputError
 from lineage.networks.base import Encoder
 from lineage.networks.batch import Batch
+from lineage.networks.registry import load_family
 from lineage.tokenizers.tokenizer import Encoding
 from lineage.training import budget
 from lineage.training.budget import (
@@ -80,6 +81,22 @@ def test_a_word_changes_the_states_that_may_see_it_and_no_others(name: str, posi
     assert not forward[first_seen:].all(1).any(), "the top layer sees the word"
     if name in JOINED:
         assert not backward[: position + 1].all(1).any()
+
+
+@pytest.mark.parametrize("name", tiny.TRAINED)
+def test_a_new_network_reads_context_if_its_family_says_so(name: str) -> None:
+    model, tokenizer = (
+        tiny.checkpoint(name).build(tiny.CPU, load_weights=False).eval(),
+        tiny.tokenizer(name),
+    )
+    encoded = tokenizer.encode(TEXTS[-1])
+    before, after = (
+        model.encode(tokenizer.collate([encoding]))[-1][0]
+        for encoding in (encoded, replace_word(encoded, 6))
+    )
+    elsewhere = torch.arange(len(before)) != 6
+    reads_context = not torch.equal(before[elsewhere], after[elsewhere])
+    assert reads_context == load_family(name).new_network_reads_context
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)

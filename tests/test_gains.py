@@ -14,9 +14,10 @@ from lineage.analysis.gains import summarize_gains
 from lineage.analysis.records import Analysis, Comparison, NgramComparison
 from lineage.analysis.settings import baseline_is_near_chance, chance_level, comparison_outcome
 from lineage.methods.registry import name_use
+from lineage.networks.registry import load_family
 from lineage.report.formatting import format_comparison, format_model, format_verdict
 from lineage.report.section import Section, Table, as_row
-from lineage.report.sections import comparisons
+from lineage.report.sections import comparisons, gains
 from lineage.report.sections.gains import build
 from lineage.report.sections.tasks import build_label_count_table
 from lineage.report.task_scores import list_task_scores
@@ -93,6 +94,22 @@ def test_a_method_that_was_run_with_fewer_labels_is_named(analysis: Analysis) ->
     assert not any("frozen, " in figure for figure in figures)
 
 
+def test_models_whose_random_weights_read_no_context_are_named(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        modern = {"gpt": "gpt_modern"}
+        patch.setattr(gains, "load_family", lambda name: load_family(modern.get(name, name)))
+        (first, _) = build_parts(analysis)
+    note = (
+        " That of GPT, frozen, reads no context, since its output matrices start at zero: "
+        "a frozen gain is one over random vectors of tokens."
+    )
+    assert sum(note in text for text in find_texts(first)) == 1
+    (first, _) = build_parts(analysis)
+    assert not any("reads no context" in text for text in find_texts(first))
+
+
 def test_missing_comparisons_are_empty_and_marks_follow_verdicts(analysis: Analysis) -> None:
     """Two models are compared at the largest label count; all kinds of BiLSTM are one method."""
     verdicts = {
@@ -108,9 +125,9 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(analysis: Analy
         and (one.first.model, one.task) in verdicts
     ]
     (section,) = build_parts(with_comparisons(analysis, kept))
-    (gains,) = find_blocks(section, Table)
+    (table,) = find_blocks(section, Table)
     marks = {}
-    for row in gains.rows:
+    for row in table.rows:
         task, *texts = map(read_cell, as_row(row).cells)
         marks[task.partition(",")[0]] = [text.lstrip("+−.0123456789") for text in texts]
     assert marks == {"sentiment": [" =", "–"], "sense": [" ▼", " ="]}
@@ -139,6 +156,7 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(analysis: Analy
     assert find_texts(section)[0] == (
         "With these labels, the most of each task, a gain is shown for ELMo in 1 of 2 comparisons. "
         "By task: sentiment in 0 of 1, sense in 1 of 1. Not counted: GPT (‡), not shown to have learned more than 5-grams. "
+        "All the same, a gain is shown for GPT° in 1 of 1 comparisons. "
         "Counted, but not tested against 5-grams: ELMo (not compared)."
     )
     masked = replace(learned_less, predicted="masked tokens", low=-0.1, high=0.2)
@@ -146,7 +164,7 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(analysis: Analy
     assert "Not counted: GPT (‡)" in find_texts(section)[0]
     (section,) = build_parts(replace(analysis, public_models=("elmo",)))
     assert find_texts(section)[0] == (
-        "Not counted: GPT (‡), not shown to have learned more than 5-grams. Of public models, "
+        "Not counted: GPT (‡), not shown to have learned more than 5-grams. All the same, a gain is shown for GPT° in 1 of 1 comparisons. Of public models, "
         "a gain is shown for ELMo in 1 of 2 comparisons."
     )
     names = []

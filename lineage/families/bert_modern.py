@@ -20,6 +20,7 @@ from lineage.training.sentence_scores import score_pseudo_log_likelihood
 FAMILY = Trained(
     name="bert_modern",
     successor_of="bert",
+    new_network_reads_context=False,
     tokenizer_type="wordpiece",
     architecture_class=ModernConfig,
     pretrain_class=MaskedModernSettings,

@@ -83,6 +83,7 @@ def mixed_lm_loss(
 FAMILY = Trained(
     name="gpt_bert",
     successor_of="bert",
+    new_network_reads_context=False,
     tokenizer_type="wordpiece",
     architecture_class=ModernConfig,
     pretrain_class=GptBertPretrainSettings,

@@ -19,6 +19,7 @@ from lineage.training.sentence_scores import score_causal_lm
 FAMILY = Trained(
     name="gpt_modern",
     successor_of="gpt",
+    new_network_reads_context=False,
     tokenizer_type="byte_bpe",
     architecture_class=ModernConfig,
     pretrain_class=ModernPretrainSettings,

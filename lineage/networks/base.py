@@ -323,6 +323,8 @@ class Family:
     # The family of the same objective that is trained as in its paper, if this one has the recipe of
     # today: the report says what that is worth.
     successor_of: str = ""
+    # False if output matrices start at zero: each position of a new network knows its token alone.
+    new_network_reads_context: bool = True
 
     def missing_keys(self, architecture: Architecture) -> list[str]:
         """Return the keys of an architecture that need a value before the model can be built."""

@@ -10,6 +10,7 @@ from lineage.analysis.records import Analysis, group_by
 from lineage.analysis.settings import SILENT_OUTCOMES
 from lineage.analysis.statistics import MIN_SEEDS
 from lineage.methods.registry import list_uses
+from lineage.networks.registry import load_family
 from lineage.report import figures
 from lineage.report.cells import task_cell
 from lineage.report.figures import IntervalRow
@@ -81,7 +82,10 @@ def _build_part(report: ReportData, summary: GainSummary, *, is_first: bool) -> 
     analysis = report.analysis
     added = GAIN_NAMES[summary.comparison_type]
     effects = build_effects(summary)
-    aside = [Paragraph(GAIN_DEFINITIONS[summary.comparison_type])]
+    definition = GAIN_DEFINITIONS[summary.comparison_type]
+    if summary.comparison_type == "pretraining":
+        definition += _describe_new_networks(analysis, summary)
+    aside = [Paragraph(definition)]
     if len(analysis.grid.label_counts) > 1 and is_first:
         aside.insert(0, Paragraph(NOT_SWITCHED, "note", only="html"))
     if finding := _describe_gains(analysis, summary):
@@ -97,6 +101,26 @@ def _build_part(report: ReportData, summary: GainSummary, *, is_first: bool) -> 
     details = Section("By task", blocks, is_folded=True, css="note")
     forest = Figures(_draw_effects(analysis, effects), "forest")
     return Section(f"What {added} adds", [forest, details], aside=aside)
+
+
+def _describe_new_networks(analysis: Analysis, summary: GainSummary) -> str:
+    """Name the models whose random weights read no context, if their frozen gains are shown."""
+    names = [
+        format_model(model)
+        for model in dict.fromkeys(
+            gain.model
+            for gain in summary.at_most_labels
+            if gain.comparison.first.transfer == "frozen"
+        )
+        if model in analysis.model_families
+        and not load_family(analysis.model_families[model]).new_network_reads_context
+    ]
+    if not names:
+        return ""
+    return (
+        f" That of {join_with_and(names)}, frozen, reads no context, since its output matrices "
+        "start at zero: a frozen gain is one over random vectors of tokens."
+    )
 
 
 def _describe_marks(effects: Sequence[Effect], *, is_first: bool) -> Iterator[str]:
@@ -151,8 +175,8 @@ def _explain_marks(report: ReportData) -> str:
 def _describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     """Tell for which models a gain is shown at the most labels, and in how many comparisons.
 
-    The models that others have pretrained come last. Nothing is said about own models that are not
-    shown to have learned more than a 5-gram model.
+    The models that others have pretrained come last. Of own models that are not shown to have
+    learned more than a 5-gram model only gains are told: what they do not gain says nothing.
     """
     weak = [model for model in find_weak_models(analysis) if model in summary.models]
     own = [
@@ -166,6 +190,8 @@ def _describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     if weak:
         names = join_with_and([format_model(model) for model in weak])
         sentences.append(f"Not counted: {names} (‡), not shown to have learned more than 5-grams.")
+        if helped := _list_helped(weak, summary):
+            sentences.append(f"All the same, a gain is shown for {_count_better(helped)}.")
     if summary.comparison_type == "pretraining":
         sentences += _list_untested(analysis, [one for one in own if one in summary.models])
     if tasks := _list_unconverged(summary):
@@ -242,25 +268,17 @@ def _describe_most_labels(summary: GainSummary) -> str:
 
 
 def _describe_model_gains(models: Sequence[str], summary: GainSummary, start: str) -> list[str]:
-    helped: dict[tuple[int, int], list[str]] = {}
+    helped = _list_helped(models, summary)
     not_shown: list[str] = []
     unknown: list[str] = []
     worse: list[str] = []
     for model in models:
-        gains = [
-            gain
-            for gain in summary.at_most_labels
-            if gain.model == model and gain.outcome != "not converged"
-        ]
+        gains = _list_converged(model, summary)
         outcomes = Counter(gain.outcome for gain in gains)
         name = format_model(model)
-        if outcomes["better"]:
-            better = [gain for gain in gains if gain.outcome == "better"]
-            mark = "°" if all(gain.baseline_near_chance for gain in better) else ""
-            helped.setdefault((len(better), len(gains)), []).append(name + mark)
-        elif outcomes["too few seeds"] and not outcomes["worse"]:
+        if outcomes["too few seeds"] and not outcomes["worse"] + outcomes["better"]:
             unknown.append(name)
-        elif gains and not outcomes["worse"]:
+        elif gains and not outcomes["worse"] + outcomes["better"]:
             not_shown.append(name)
         if outcomes["worse"]:
             worse.append(f"{name} in {outcomes['worse']} of {len(gains)}")
@@ -284,6 +302,27 @@ def _describe_model_gains(models: Sequence[str], summary: GainSummary, start: st
         lead = "A loss is shown" if sentences else f"{start}, a loss is shown"
         sentences.append(f"{lead} for {join_with_and(worse)}.")
     return sentences
+
+
+def _list_converged(model: str, summary: GainSummary) -> list[Gain]:
+    """Return the gains of a model at the most labels, where fine-tuning converged."""
+    return [
+        gain
+        for gain in summary.at_most_labels
+        if gain.model == model and gain.outcome != "not converged"
+    ]
+
+
+def _list_helped(models: Sequence[str], summary: GainSummary) -> dict[tuple[int, int], list[str]]:
+    """Return the models with a gain, by the number of gains that are shown and of comparisons."""
+    helped: dict[tuple[int, int], list[str]] = {}
+    for model in models:
+        gains = _list_converged(model, summary)
+        better = [gain for gain in gains if gain.outcome == "better"]
+        if better:
+            mark = "°" if all(gain.baseline_near_chance for gain in better) else ""
+            helped.setdefault((len(better), len(gains)), []).append(format_model(model) + mark)
+    return helped
 
 
 def _count_better(helped: Mapping[tuple[int, int], Sequence[str]]) -> str:
