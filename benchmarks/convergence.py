@@ -156,7 +156,9 @@ def run_training(context: EvalContext, training: Training) -> dict[str, Any]:
     points: list[Point] = []
     try:
         started = start_finetuning(
-            EncoderUnderTest(context, training.init).build_encoder(settings),
+            EncoderUnderTest(context, training.init).build_encoder(
+                body_dropout=settings.body_dropout
+            ),
             context.checkpoint.tokenizer,
             context.items["train"],
             answer.labels(items),

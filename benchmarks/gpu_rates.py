@@ -158,7 +158,7 @@ def lineage_cuda_graph(
         cell_2BH = torch.randn(2, B, workload.config.cell_size, device=device)
         sample_states += [output_2BP, cell_2BH]
     with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
-        graphed_body = torch.cuda.make_graphed_callables(
+        graphed_body: Any = torch.cuda.make_graphed_callables(
             _FlatLSTM(model.body), (sample_2BTP, *sample_states)
         )
 

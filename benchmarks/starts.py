@@ -221,7 +221,7 @@ def _load_context(params: Params, model_name: str, task_name: str) -> EvalContex
     for path in (model_folder, task_folder):
         if not path.is_dir():
             raise InputError(f"{path} is not there; let the run end first")
-    context = load_context(params, model_name, seed, model_folder, task_folder)
+    context = load_context(params, model_name, str(seed), model_folder, task_folder)
     model = context.checkpoint.build(torch.device("cpu"), load_weights=False)
     if not embedding_matrices(model):
         raise InputError(
