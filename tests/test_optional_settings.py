@@ -20,6 +20,7 @@ from lineage.methods.encoding import collate_items
 from lineage.methods.finetuning import finetuning_objective
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.stored_features import select_layers
+from lineage.networks.base import with_dropout
 from lineage.networks.batch import masked_mean
 from lineage.tasks.info import TaskInfo
 from lineage.training.objectives import auxiliary_lm_loss
@@ -194,7 +195,7 @@ def test_a_body_has_the_dropout_of_its_stage(name: str, dropout: Any) -> None:
         ("evaluate.finetune", {"evaluate": {"finetune": {"body_dropout": dropout}}}),
     ):
         assert tiny.model_config(name, **block).architecture == tiny.model_config(name).architecture
-        invalid = 0.5 if isinstance(dropout, dict) else {"hidden": 0.5}
+        invalid = {"hiden": 0.5} if isinstance(dropout, dict) else {"hidden": 0.5}
         with pytest.raises(InputError, match=rf"{key}.body_dropout: "):
             tiny.model_config(
                 name,
@@ -206,6 +207,32 @@ def test_a_body_has_the_dropout_of_its_stage(name: str, dropout: Any) -> None:
             )
     with pytest.raises(InputError, match="no dropout 'hiden'; the model has embedding, hidden"):
         tiny.model_config("ulmfit", adapt={"body_dropout": {"hiden": 0.5}})
+    trials = [{"learning_rate": 0.1}, {"learning_rate": 0.1, "body_dropout": 0.5}]
+    with pytest.raises(InputError, match=r"trials\[1\].body_dropout: one, and the model has none"):
+        tiny.model_config("word2vec", evaluate={"finetune": {"trials": trials}})
+
+
+def test_a_number_is_the_greatest_of_several_dropouts() -> None:
+    own = tiny.model_config("ulmfit", architecture=tiny.dropout_config("ulmfit", 0.4)).architecture
+    own = replace(own, dropouts=replace(own.dropouts, hidden=0.1))
+    halved = with_dropout(own, 0.2).dropouts
+    assert vars(halved) == {
+        "embedding": 0.2,
+        "input": 0.2,
+        "weight": 0.2,
+        "hidden": 0.05,
+        "output": 0.2,
+    }
+    none = with_dropout(own, 0.0)
+    assert not any(vars(none.dropouts).values())
+    # Those of the paper, halved.
+    assert vars(with_dropout(none, 0.25).dropouts) == {
+        "embedding": 0.025,
+        "input": 0.2,
+        "weight": 0.25,
+        "hidden": 0.15,
+        "output": 0.2,
+    }
 
 
 @pytest.mark.parametrize("name", tiny.mark_similar_slow(tiny.FAMILIES))

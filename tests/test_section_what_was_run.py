@@ -16,9 +16,11 @@ def test_data_recipes_and_chosen_hyperparameters_are_named() -> None:
     files = CorpusSource(files="/home/me/private/notes.csv", text="text")
     corpus = replace(PARAMS.corpora["general"], sources=(hub, files))
     trials = (
-        ChosenTrial("tfidf", 1, 4, "C 1", 2),
-        ChosenTrial("tfidf", 3, 4, "C 100", 5),
-        ChosenTrial("finetune", 0, 2, "learning_rate 0.1", 3),
+        ChosenTrial("tfidf", 1, "C 1", False, 2),
+        ChosenTrial("tfidf", 3, "C 100", True, 5),
+        ChosenTrial("finetune", 0, "learning_rate 0.1", False, 3),
+        ChosenTrial("finetune", 1, "learning_rate 0.2", False, 4),
+        ChosenTrial("finetune", 2, "learning_rate 0.1, body_dropout 0.25", True, 1),
     )
     report = ReportData(
         replace(analyze_cells(build_cells(elmo=0.7)), chosen_trials=trials),
@@ -32,8 +34,12 @@ def test_data_recipes_and_chosen_hyperparameters_are_named() -> None:
     assert "vocabulary 4,000, learning rate 0.002, 16 sequences a step" in by_model["BERT"]
     assert [tuple(line.values()) for line in chosen] == [
         ("TF-IDF", "C 1: 2, 100: 5", "5 of 7"),
-        ("fine-tuning", "learning rate 0.1: 3", "0 of 3"),
-    ], "two values have no middle"
+        (
+            "fine-tuning",
+            "learning rate 0.1: 3, 0.2: 4; body dropout 0.25, learning rate 0.1: 1",
+            "1 of 8",
+        ),
+    ]
     assert END_HEADING in chosen[0]
     assert build(replace(report, params=None)) is None
 

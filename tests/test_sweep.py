@@ -24,10 +24,8 @@ from lineage.training.recipes import (
     Recipe,
     RecipeSearch,
     Trial,
-    greatest_dropout,
     read_search,
     recipe_file,
-    with_greatest_dropout,
 )
 from tests.helpers import tiny
 from tests.helpers.study_rows import Study, analyze
@@ -244,18 +242,6 @@ def test_the_sweep_is_recorded_for_its_models_alone() -> None:
     before, after = (stage_records(one, check_study(one)) for one in (plain, swept))
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"recipe-gpt", "report"}
-
-
-def test_several_dropouts_keep_their_proportions() -> None:
-    ulmfit = tiny.model_config("ulmfit", architecture=tiny.dropout_config("ulmfit", 0.4))
-    dropouts = dataclasses.replace(ulmfit.architecture.dropouts, hidden=0.1)
-    architecture = dataclasses.replace(ulmfit.architecture, dropouts=dropouts)
-    halved = with_greatest_dropout(architecture, 0.2)
-    assert greatest_dropout(halved) == pytest.approx(0.2)
-    assert halved.dropouts.hidden == pytest.approx(0.05)
-    none = with_greatest_dropout(architecture, 0.0)
-    assert greatest_dropout(none) == 0.0
-    assert greatest_dropout(with_greatest_dropout(none, 0.1)) == 0.1
 
 
 def render_recipes(analysis: Analysis, *rates: float) -> str:

@@ -33,7 +33,7 @@ from lineage.methods.trials import (
     TrialsOutcome,
     TriedMethod,
     fit_best_trial,
-    is_race,
+    group_races,
 )
 from lineage.networks.weights import WEIGHTS_FILE
 from tests.helpers import tiny
@@ -85,11 +85,11 @@ class ScriptedTrials:
 
     def run(self, *, patience: int | None = 30) -> TrialsOutcome:
         """Return the outcome of the trials, in the order of the scripts."""
-        settings = FinetuneMethod(
-            learning_rate=0.01,
-            trials=tuple(Trial(learning_rate=rate) for rate in self.scripts),
-            patience=patience,
-        )
+        trials = [Trial(learning_rate=rate) for rate in self.scripts]
+        return self.run_trials(trials, patience=patience)
+
+    def run_trials(self, trials: Sequence[Trial], *, patience: int | None = 30) -> TrialsOutcome:
+        settings = FinetuneMethod(learning_rate=0.01, trials=tuple(trials), patience=patience)
         return fit_best_trial(
             settings,
             self.start,
@@ -242,48 +242,70 @@ EPOCHS = (Trial(learning_rate=0.1, epochs=5), Trial(learning_rate=0.2, epochs=5)
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("settings", "races"),
     [
-        (FinetuneMethod(learning_rate=0.01, trials=RATES), True),
-        (BilstmProbeMethod(trials=RATES), True),
-        (FinetuneMethod(learning_rate=0.01, trials=EPOCHS), True),
-        (FinetuneMethod(learning_rate=0.01, trials=(RATES[0], EPOCHS[1])), False),
+        (FinetuneMethod(learning_rate=0.01, trials=RATES), [[0, 1]]),
+        (BilstmProbeMethod(trials=RATES), [[0, 1]]),
+        (FinetuneMethod(learning_rate=0.01, trials=EPOCHS), [[0, 1]]),
+        (FinetuneMethod(learning_rate=0.01, trials=(RATES[0], EPOCHS[1])), [[0], [1]]),
         (
             FinetuneMethod(
                 learning_rate=0.01, trials=(RATES[0], Trial(learning_rate=0.2, pooling="mean"))
             ),
-            False,
+            [[0], [1]],
         ),
         (
             FinetuneMethod(learning_rate=0.01, trials=(RATES[0], Trial(gradual_unfreezing=0.5))),
-            False,
+            [[0], [1]],
         ),
         (
             FinetuneMethod(
                 learning_rate=0.01,
                 trials=(RATES[0], Trial(learning_rate=0.2, word_layer_norm=True)),
             ),
-            False,
+            [[0], [1]],
         ),
-        (FinetuneMethod(learning_rate=0.01, trials=RATES, patience=None), False),
-        (LinearProbeMethod(), False),
+        (FinetuneMethod(learning_rate=0.01, trials=RATES, patience=None), [[0], [1]]),
+        (LinearProbeMethod(), [[0], [1], [2], [3], [4], [5]]),
     ],
 )
 def test_trials_race_if_they_stop_early_and_differ_in_their_learning_rates_alone(
-    settings: TriedMethod, expected: bool
+    settings: TriedMethod, races: list[list[int]]
 ) -> None:
-    assert is_race(settings) == expected
+    assert group_races(settings) == races
+
+
+def test_the_best_of_several_races_is_chosen() -> None:
+    """A trial with dropout that learns more slowly does not race with those without."""
+    rising = rising_from(10, 0.3, 0.7)
+    scripts = {0.3: constant(0.5), 0.31: constant(0.6), 0.32: rising, 0.33: constant(0.2)}
+    trials = [Trial(learning_rate=rate) for rate in scripts]
+    trials[2:] = [dataclasses.replace(trial, body_dropout=0.25) for trial in trials[2:]]
+    scripted = ScriptedTrials(scripts)
+    outcome = scripted.run_trials(trials)
+    assert outcome.best.number == 2
+    assert curve_lengths(outcome) == {"0": 5, "1": 20, "2": 20, "3": 5}
+    (better,) = (
+        ScriptedTrials(scripts | {0.31: constant(0.8)})
+        .run_trials(trials)
+        .best.head.learning_curve[:1]
+    )
+    assert better.validation_score == 0.8
+
+
+def test_a_race_in_which_all_fail_leaves_the_best_of_the_others() -> None:
+    scripts = {0.3: constant(0.5), 0.31: constant(0.6), 0.32: failing_at(2, 0.9)}
+    trials = [Trial(learning_rate=rate) for rate in scripts]
+    trials[2] = dataclasses.replace(trials[2], body_dropout=0.25)
+    outcome = ScriptedTrials(scripts).run_trials(trials)
+    assert outcome.best.number == 1
+    assert [failed.number for failed in outcome.failed] == [2]
+    assert curve_lengths(outcome) == {"0": 5, "1": 20}
 
 
 def test_trials_that_differ_in_more_are_all_trained_to_the_end() -> None:
     trials = (Trial(learning_rate=0.1), Trial(learning_rate=0.3, layer_lr_decay=0.5))
-    scripted = ScriptedTrials({0.1: constant(0.5), 0.3: constant(0.4)})
-    outcome = fit_best_trial(
-        FinetuneMethod(learning_rate=0.01, trials=trials, patience=30),
-        scripted.start,
-        scripted.predict_validation,
-        score=lambda predictions: float(predictions["score"].iloc[0]),
-    )
+    outcome = ScriptedTrials({0.1: constant(0.5), 0.3: constant(0.4)}).run_trials(trials)
     assert outcome.best.number == 0
     assert curve_lengths(outcome) == {"0": 20, "1": 20}
 

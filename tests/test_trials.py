@@ -194,11 +194,22 @@ def test_baselines_choose_trials_on_validation_as_models_do(tmp_path: Path, data
     assert count_trials(results_frame(single_rows)) == (TrialCounts("tfidf", 1, 1),)
 
 
+def test_a_trial_is_at_the_end_of_those_that_differ_in_its_first_key() -> None:
+    rates = [Trial(learning_rate=rate) for rate in (0.1, 0.2, 0.3)]
+    dropped = [dataclasses.replace(rate, body_dropout=0.25) for rate in rates]
+    two = [Trial(learning_rate=rate, epochs=7) for rate in (0.1, 0.2)]
+    method = dataclasses.replace(PLAIN_FINETUNE, learning_rate=0.1, trials=(*rates, *dropped, *two))
+    is_at_end = [method.describe_trial(number).value["is_at_end"] for number in range(8)]
+    assert is_at_end == [True, False, True, True, False, True, False, False], (
+        "two values have no middle"
+    )
+
+
 @pytest.mark.parametrize(("trial", "message"), [
     ({"l2": 0.1}, "models.gpt.evaluate.finetune: trials: 'l2' is not a key of this block"),
     ({}, "models.gpt.evaluate.finetune: trials: one of them is empty"),
     ({"learning_rate": -1.0}, "models.gpt.evaluate.finetune: learning_rate is -1.0; it must be above zero"),
-    ({"speed": 1}, "unknown key 'speed'; known: epochs, gradual_unfreezing, l2, layer_lr_decay, learning_rate, pooling, word_layer_norm"),
+    ({"speed": 1}, "unknown key 'speed'; known: body_dropout, epochs, gradual_unfreezing, l2, layer_lr_decay, learning_rate, pooling, word_layer_norm"),
     ({"layer_lr_decay": 2.0}, "models.gpt.evaluate.finetune: layer_lr_decay is 2.0"),
 ])  # fmt: skip
 def test_an_invalid_trial_is_refused_when_the_config_is_read(

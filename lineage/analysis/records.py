@@ -428,14 +428,9 @@ class ChosenTrial:
 
     method: str  # its name
     number: int  # in the list of trials, from 0
-    of: int
     settings: str  # such as `C 10`
+    is_at_end: bool  # a better one may lie beyond what was tried
     count: int
-
-    @property
-    def is_at_end(self) -> bool:
-        """True if a better one may lie beyond what was tried."""
-        return self.of > 2 and self.number in (0, self.of - 1)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def count_chosen_trials(table: pd.DataFrame) -> tuple[ChosenTrial, ...]:
     """
     chosen = table[(table["trial"] == "chosen") & (table["reason"] != "")]
     runs = chosen.drop_duplicates(RUN_COLUMNS)
-    counts: Counter[tuple[str, int, int, str]] = Counter()
+    counts: Counter[tuple[str, int, str, bool]] = Counter()
     for *columns, reason in runs[[*METHOD_COLUMNS, "reason"]].itertuples(index=False):
         method = _name_method(*columns)
         for note in results.notes_from_json(reason):
@@ -72,7 +72,12 @@ def count_chosen_trials(table: pd.DataFrame) -> tuple[ChosenTrial, ...]:
             settings = ", ".join(
                 f"{key} {value:g}" for key, value in note.value["settings"].items()
             )
-            counts[method, note.value["number"], note.value["of"], settings] += 1
+            number, num_trials = note.value["number"], note.value["of"]
+            # Results of earlier versions lack it; all values were of one key then.
+            is_at_end = note.value.get(
+                "is_at_end", num_trials > 2 and number in (0, num_trials - 1)
+            )
+            counts[method, number, settings, is_at_end] += 1
     return tuple(ChosenTrial(*key, count) for key, count in sorted(counts.items()))
 
 

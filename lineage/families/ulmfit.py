@@ -256,7 +256,10 @@ FAMILY = Trained(
         },
         "adapt": {"learning_rate": 0.001, "new_words": {"max_words": 10_000, "min_frequency": 2}},
         "evaluate": {
-            "finetune": finetune_defaults(0.0003, 0.001, 0.004, 0.016, word_layer_norm=True)
+            # With half the dropouts of the paper too, which are what fastai fine-tunes with.
+            "finetune": finetune_defaults(
+                0.0003, 0.001, 0.004, 0.016, body_dropout=0.25, word_layer_norm=True
+            )
         },
     },
 )

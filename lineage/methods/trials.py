@@ -38,6 +38,7 @@ class Trial:
     layer_lr_decay: float | None = None
     gradual_unfreezing: float | None = None
     word_layer_norm: bool | None = None
+    body_dropout: float | None = None
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -48,8 +49,9 @@ class Trial:
 class TriedMethod(Method):
     """A method whose hyperparameters are tried: the best on validation are used."""
 
-    # Validation with the first seed chooses one. Trials that differ in their learning rates alone
-    # race: after 5 validations only the best one is trained to its end, unless patience is null.
+    # Validation with the first seed chooses one. Of trials that differ in their learning rates
+    # alone, only the one that is best after 5 validations is trained to its end, unless patience is
+    # null.
     # Empty: the block's own hyperparameters are used. A block that sets learning_rate or l2 without
     # trials has none.
     trials: tuple[Trial, ...] = ()
@@ -94,7 +96,22 @@ class TriedMethod(Method):
 
     def describe_trial(self, number: int) -> Note:
         overrides = self.trials[number].overrides
-        return Note("trial", {"number": number, "of": len(self.trials), "settings": overrides})
+        value = {"number": number, "of": len(self.trials), "settings": overrides}
+        return Note("trial", {**value, "is_at_end": self._is_at_end(number)})
+
+    def _is_at_end(self, number: int) -> bool:
+        """Tell if a better value may lie beyond: of three or more it is the first or the last.
+
+        Values are those of the trial's first key, in trials whose other keys are the same.
+        """
+        overrides = self.trials[number].overrides
+        varied = next(iter(overrides))
+        peers = [
+            peer
+            for peer, trial in enumerate(self.trials)
+            if {**trial.overrides, varied: None} == {**overrides, varied: None}
+        ]
+        return len(peers) > 2 and number in (peers[0], peers[-1])
 
     def describe_failed(self, failed: FailedTrial) -> Note:
         value = self.describe_trial(failed.number).value
@@ -133,13 +150,23 @@ class TrialsOutcome:
     failed: list[FailedTrial]
 
 
-def is_race(settings: TriedMethod) -> bool:
-    """Tell whether the trials stop early and differ in their learning rates alone."""
+def group_races(settings: TriedMethod) -> list[list[int]]:
+    """Return the numbers of the trials that race with each other: their learning rates differ.
+
+    A trial has a race of its own if nothing else has its other keys, or if it does not stop early.
+    """
+    numbers = range(len(settings.trials))
     if not isinstance(settings, EarlyStopping) or settings.patience is None:
-        return False
-    trials = [settings.with_trial(number) for number in range(len(settings.trials))]
-    others = [{**vars(trial), "learning_rate": None} for trial in trials]
-    return all(keys == others[0] for keys in others)
+        return [[number] for number in numbers]
+    races: list[tuple[dict[str, Any], list[int]]] = []
+    for number in numbers:
+        others = {**vars(settings.with_trial(number)), "learning_rate": None}
+        own = next((race for keys, race in races if keys == others), None)
+        if own is None:
+            races.append((others, [number]))
+        else:
+            own.append(number)
+    return [race for _, race in races]
 
 
 def count_trainings(
@@ -147,9 +174,11 @@ def count_trainings(
 ) -> float:
     """Return the work of a method's trainings, of which all but one end early in a race."""
     counts = [count_training(one, items.train) for one in trainings]
-    if len(trainings) > 1 and is_race(method):
-        loser = count_training(trainings[0], items.train, max_validations=RACE_VALIDATIONS)
-        counts = [counts[0], *[loser] * (len(trainings) - 1)]
+    for _, *losers in group_races(method) if len(trainings) > 1 else []:
+        for number in losers:
+            counts[number] = count_training(
+                trainings[number], items.train, max_validations=RACE_VALIDATIONS
+            )
     num_steps = sum(steps for steps, _ in counts)
     num_validations = sum(validations for _, validations in counts)
     items_per_step = items.train / max(1, -(-items.train // trainings[0].batch_size))
@@ -168,7 +197,7 @@ def fit_best_trial(
     task's first metric. Raises AllTrialsFailedError.
     """
     trials = _Trials(settings, start, predict_validation, score)
-    best = trials.race() if is_race(settings) else trials.fit_each()
+    best = trials.fit()
     failed = [FailedTrial(number, error) for number, error in sorted(trials.failed.items())]
     if best is None:
         raise AllTrialsFailedError(settings, failed)
@@ -191,30 +220,30 @@ class _Trials:
     curves: dict[int, pd.DataFrame] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
 
-    def fit_each(self) -> FittedTrial | None:
-        """Fit every trial and return the best; None if all fail."""
-        for number in range(len(self.settings.trials)):
-            self._attempt(number, self._fit)
+    def fit(self) -> FittedTrial | None:
+        """Fit the best trial of each race and return the best of them; None if all fail."""
+        for numbers in group_races(self.settings):
+            if len(numbers) == 1:
+                self._attempt(numbers[0], self._finish_alone)
+            else:
+                self._race_until_one_finishes(numbers)
         return self.best
 
-    def race(self) -> FittedTrial | None:
+    def _race_until_one_finishes(self, numbers: Sequence[int]) -> None:
         """Train every trial for RACE_VALIDATIONS, then only the best one to its end.
 
         A leader that has not begun to learn may lead by chance: all trials that are left then go
-        on. If a trial fails after it has beaten others, the race is run again without it. Returns
-        None if all fail.
+        on. If a trial fails after it has beaten others, the race is run again without it.
         """
-        numbers = [*range(len(self.settings.trials))]
-        while numbers and self.best is None:
-            self._race(numbers)
+        while numbers and not self._race(numbers):
             numbers = [number for number in numbers if number not in self.failed]
-        return self.best
 
-    def _race(self, numbers: Sequence[int]) -> None:
-        """Run one race and set `best`, unless a trial fails after the first RACE_VALIDATIONS."""
+    def _race(self, numbers: Sequence[int]) -> bool:
+        """Run one race; False if a trial fails after the first RACE_VALIDATIONS, or all fail."""
         self.running.clear()
-        self.predictions.clear()
-        self.curves.clear()
+        for number in numbers:
+            self.predictions.pop(number, None)
+            self.curves.pop(number, None)
         for number in numbers:
             self._attempt(number, self._start)
             self._drop_losers()
@@ -224,11 +253,12 @@ class _Trials:
                 self._attempt(number, self._advance)
             self._drop_losers()
         if not self.running or len(self.failed) > num_failed:
-            return
+            return False
         leader = self._leader([*self.running])
         for number in [number for number in self.running if number != leader]:
             self._attempt(number, self._drop)
         self._attempt(leader, self._finish)
+        return leader not in self.failed
 
     @property
     def _is_decided(self) -> bool:
@@ -266,11 +296,9 @@ class _Trials:
             self.failed[number] = str(error)
             self.running.pop(number, None)
 
-    def _fit(self, number: int) -> None:
-        head = self.start(self.settings.with_trial(number)).finish()
-        trial = self._record(number, head)
-        if self.best is None or trial.validation.rank > self.best.validation.rank:
-            self.best = trial
+    def _finish_alone(self, number: int) -> None:
+        self.running[number] = self.start(self.settings.with_trial(number))
+        self._finish(number)
 
     def _start(self, number: int) -> None:
         self.running[number] = self.start(self.settings.with_trial(number))
@@ -283,7 +311,9 @@ class _Trials:
         self._record(number, self.running.pop(number).stop())
 
     def _finish(self, number: int) -> None:
-        self.best = self._record(number, self.running.pop(number).finish())
+        trial = self._record(number, self.running.pop(number).finish())
+        if self.best is None or trial.validation.rank > self.best.validation.rank:
+            self.best = trial
 
     def _record(self, number: int, head: FittedHead) -> FittedTrial:
         predictions = self.predict_validation(head, str(number))

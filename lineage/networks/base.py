@@ -165,9 +165,16 @@ def candidate_sizes(
         yield candidates
 
 
-def finetune_defaults(*learning_rates: float, **others: object) -> dict[str, Any]:
-    """Return defaults of `evaluate.finetune`: the learning rates of trials, else the second."""
-    trials = [{"learning_rate": rate} for rate in learning_rates]
+def finetune_defaults(
+    *learning_rates: float, body_dropout: float | None = None, **others: object
+) -> dict[str, Any]:
+    """Return defaults of `evaluate.finetune`: the learning rates of trials, else the second.
+
+    With `body_dropout` each rate is tried without it and with it.
+    """
+    trials: list[dict[str, float]] = [{"learning_rate": rate} for rate in learning_rates]
+    if body_dropout is not None:
+        trials += [{**trial, "body_dropout": body_dropout} for trial in trials]
     return {"learning_rate": learning_rates[1], "trials": trials, **others}
 
 
@@ -176,8 +183,8 @@ def with_dropout(
 ) -> Architecture:
     """Copy a model's config with other dropouts; None leaves it as it is.
 
-    A number replaces `dropout`, and a mapping fields of `dropouts`. Raises ValueError if there are
-    none of that form.
+    Of several dropouts a number is the greatest, and the others keep their proportions; a mapping
+    replaces some of them. Raises ValueError if there are none of that form.
     """
     if dropout is None:
         return architecture
@@ -189,11 +196,11 @@ def with_dropout(
                 f"there is no dropout '{unknown[0]}'; the model has {', '.join(known)}"
             )
         return replace(architecture, dropouts=replace(architecture.dropouts, **dropout))
+    if not isinstance(dropout, dict) and hasattr(architecture, "dropouts"):
+        return replace(architecture, dropouts=architecture.dropouts.scale(dropout))
     if not isinstance(dropout, dict) and hasattr(architecture, "dropout"):
         return replace(architecture, dropout=dropout)
     given = "several" if isinstance(dropout, dict) else "one"
-    if hasattr(architecture, "dropouts"):
-        raise ValueError(f"{given}, and the model has several; give them by name")
     available = "one" if hasattr(architecture, "dropout") else "none"
     raise ValueError(f"{given}, and the model has {available}")
 

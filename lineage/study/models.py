@@ -137,6 +137,10 @@ def _check_family_support(model: ModelConfig, where: str) -> None:
         "adapt": model.adapt.body_dropout if model.adapt else None,
         "evaluate.finetune": finetune.body_dropout,
     }
+    body_dropouts |= {
+        f"evaluate.finetune.trials[{number}]": trial.body_dropout
+        for number, trial in enumerate(finetune.trials)
+    }
     for key, body_dropout in body_dropouts.items():
         try:
             with_dropout(model.architecture, body_dropout)

@@ -39,7 +39,8 @@ class DiscriminativeFinetuneSettings(Checked):
     betas: tuple[float, ...] = (0.9, 0.999)
     epsilon: float = 1e-8
     bias_correction: bool = True  # the released BERT has none
-    # Replaces the model's own dropout; by name if the model has several.
+    # Replaces the model's own dropout. Of several it is the greatest, and the others keep their
+    # proportions; or each is given by name.
     body_dropout: float | dict[str, float] | None = None
 
     def __post_init__(self) -> None:

@@ -4,7 +4,6 @@ See `sweep` for the search.
 """
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lineage.artifacts import read_json
 from lineage.config.params import Params
 from lineage.config.records import parse_record
+from lineage.networks.base import with_dropout
 
 if TYPE_CHECKING:
     from lineage.study.models import ModelConfig
@@ -41,7 +41,7 @@ class Recipe:
     def apply(self, architecture: Architecture, settings: Any) -> tuple[Architecture, Any]:
         """Return a model's architecture and block `pretrain` with this recipe."""
         if self.dropout is not None:
-            architecture = with_greatest_dropout(architecture, self.dropout)
+            architecture = with_dropout(architecture, self.dropout)
         settings = dataclasses.replace(
             settings,
             learning_rate=self.learning_rate,
@@ -107,20 +107,3 @@ def greatest_dropout(architecture: Any) -> float | None:
     if hasattr(architecture, "dropouts"):
         return max(vars(architecture.dropouts).values())
     return getattr(architecture, "dropout", None)
-
-
-def with_greatest_dropout(architecture: Any, dropout: float) -> Any:
-    """Copy a model's config so that its greatest dropout is `dropout`.
-
-    Several dropouts keep their proportions (Howard and Ruder 2018 scale those of an AWD-LSTM so).
-    """
-    if not hasattr(architecture, "dropouts"):
-        return dataclasses.replace(architecture, dropout=dropout)
-    own = vars(architecture.dropouts)
-    greatest = max(own.values())
-    if math.isclose(greatest, 0.0):
-        scaled = dict.fromkeys(own, dropout)
-    else:
-        scaled = {name: value * dropout / greatest for name, value in own.items()}
-    dropouts = dataclasses.replace(architecture.dropouts, **scaled)
-    return dataclasses.replace(architecture, dropouts=dropouts)

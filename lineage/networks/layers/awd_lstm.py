@@ -31,7 +31,18 @@ class AwdDropouts:
             if not 0 <= value < 1:
                 raise ValueError(f"{name} is {value}; it is a share, from 0 to below 1")
 
+    def scale(self, greatest: float) -> "AwdDropouts":
+        """Return dropouts in the same proportions, with another greatest one.
 
+        If all are 0, the proportions are those of Howard and Ruder 2018, section 4.1, who scale
+        their dropouts so.
+        """
+        own = self if any(vars(self).values()) else PAPER_DROPOUTS
+        factor = greatest / max(vars(own).values())
+        return AwdDropouts(**{name: value * factor for name, value in vars(own).items()})
+
+
+PAPER_DROPOUTS = AwdDropouts(embedding=0.05, input=0.4, weight=0.5, hidden=0.3, output=0.4)
 NO_DROPOUT = AwdDropouts(embedding=0.0, input=0.0, weight=0.0, hidden=0.0, output=0.0)
 
 

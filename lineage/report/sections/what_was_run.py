@@ -161,9 +161,13 @@ def _build_chosen(trials: tuple[ChosenTrial, ...]) -> Iterator[Block]:
 
 
 def _list_chosen(counts: Mapping[str, int]) -> str:
-    """Return values with their counts: `learning rate 0.1: 3, 0.2: 4`; all words if names differ."""
-    names = {settings.rpartition(" ")[0] for settings in counts}
-    if len(names) > 1 or any("," in settings for settings in counts):
-        return "; ".join(f"{settings}: {count}" for settings, count in counts.items())
-    values = ", ".join(f"{one.rpartition(' ')[2]}: {count}" for one, count in counts.items())
-    return f"{names.pop()} {values}"
+    """Return values with their counts: `learning rate 0.1: 3, 0.2: 4`.
+
+    Other keys come before: `body dropout 0.25, learning rate 0.1: 3`.
+    """
+    values_by_key: dict[str, list[str]] = {}
+    for settings, count in counts.items():
+        first, *others = settings.split(", ")
+        name, _, value = first.rpartition(" ")
+        values_by_key.setdefault(", ".join([*others, name]), []).append(f"{value}: {count}")
+    return "; ".join(f"{key} {', '.join(values)}" for key, values in values_by_key.items())
