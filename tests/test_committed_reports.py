@@ -672,7 +672,20 @@ def find_own_bits(sentence: Sentence) -> dict[str, Any]:
 
 
 # The beginning of each sentence that has numbers, as a pattern, and where its numbers come from.
+def read_clean_labels(sentence: Sentence) -> list[object]:
+    """Return the number of labels of a table without contaminated items, of those that have one."""
+    task, _, text = sentence.text.partition(" without contaminated items, ")
+    counts = {
+        f"{'all ' if one['label_count'] == 'all' else ''}{one['train_examples']:,} labels"
+        for one in sentence.report.analysis["scores"]
+        if one["task"] == task and one["train_examples"]
+    }
+    (count,) = (one for one in counts if text.startswith(f"{one}, "))
+    return [count.removeprefix("all ").removesuffix(" labels")]
+
+
 READERS: dict[str, Reader] = {
+    r"\w+ without contaminated items, ": read_clean_labels,
     r"[\d.]+ [kM]B of .*pretraining runs? of each model": read_study,
     r"Not tried: ": read_untried,
     r"\*Use\*: the system|\*May be as good or better\*|\*Sure\?\*|\*Equivalent\*|Points with": lambda _: [

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.config.records import check_num_layers, check_positive
-from lineage.networks.base import Encoder, Trained, candidate_sizes, finetune_defaults
+from lineage.networks.base import Encoder, Trained, candidate_sizes
 from lineage.networks.batch import Batch, gather_last, masked_mean
 from lineage.networks.layers.awd_lstm import AwdDropouts, AwdLSTM
 from lineage.networks.layers.lstm import LSTMStates
@@ -256,10 +256,18 @@ FAMILY = Trained(
         },
         "adapt": {"learning_rate": 0.001, "new_words": {"max_words": 10_000, "min_frequency": 2}},
         "evaluate": {
-            # With half the dropouts of the paper too, which are what fastai fine-tunes with.
-            "finetune": finetune_defaults(
-                0.0003, 0.001, 0.004, 0.016, body_dropout=0.25, word_layer_norm=True
-            )
+            "finetune": {
+                "learning_rate": 0.001,
+                "trials": [
+                    {"learning_rate": 0.001},
+                    {"learning_rate": 0.004},
+                    {"learning_rate": 0.016},
+                    # Half of the paper's dropouts, with which fastai fine-tunes. Four trials in
+                    # all, like the other families.
+                    {"learning_rate": 0.004, "body_dropout": 0.25},
+                ],
+                "word_layer_norm": True,
+            }
         },
     },
 )

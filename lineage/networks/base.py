@@ -165,16 +165,9 @@ def candidate_sizes(
         yield candidates
 
 
-def finetune_defaults(
-    *learning_rates: float, body_dropout: float | None = None, **others: object
-) -> dict[str, Any]:
-    """Return defaults of `evaluate.finetune`: the learning rates of trials, else the second.
-
-    With `body_dropout` each rate is tried without it and with it.
-    """
-    trials: list[dict[str, float]] = [{"learning_rate": rate} for rate in learning_rates]
-    if body_dropout is not None:
-        trials += [{**trial, "body_dropout": body_dropout} for trial in trials]
+def finetune_defaults(*learning_rates: float, **others: object) -> dict[str, Any]:
+    """Return defaults of `evaluate.finetune`: the learning rates of trials, else the second."""
+    trials = [{"learning_rate": rate} for rate in learning_rates]
     return {"learning_rate": learning_rates[1], "trials": trials, **others}
 
 
