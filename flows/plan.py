@@ -19,6 +19,7 @@ from configobj import ConfigObj
 from dvc.config import Config
 from dvc.data_cloud import Remote
 from dvc.exceptions import DvcException
+from dvc.lock import LockError
 from dvc.repo import Repo
 from dvc.stage import PipelineStage
 from rich.console import Console
@@ -132,11 +133,19 @@ def uses_cuda(root: Path) -> bool:
 
 
 def read_stale_reasons(root: Path) -> dict[str, Reasons]:
-    """Return why each stage would run by itself."""
-    with open_repo(root) as repo, repo.lock:
-        return {
-            stage.name: tuple(list_stale_reasons(stage)) for stage in repo.index.stages if stage.cmd
-        }
+    """Return why each stage would run by itself. Raises InputError if others are at work."""
+    try:
+        with open_repo(root) as repo, repo.lock:
+            return {
+                stage.name: tuple(list_stale_reasons(stage))
+                for stage in repo.index.stages
+                if stage.cmd
+            }
+    except LockError:
+        raise InputError(
+            f"{root}: a run or a dvc command is at work in this study; wait for it (`lineage "
+            "status` shows how far a run is)"
+        ) from None
 
 
 def find_stale_stages(nodes: list[StageNode], reasons: Mapping[str, Reasons]) -> dict[str, Reasons]:

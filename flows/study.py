@@ -1,6 +1,7 @@
 """A study: a folder with params.yaml, dvc.yaml, reports, and what DVC and MLflow store."""
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -181,7 +182,8 @@ def hold_run_lock(root: Path) -> Iterator[None]:
     """Allow one run at a time in a study. Raises InputError."""
     path = run_lock_path(root)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as stream:
+    # Nothing is written before the lock is held: `lineage status` reads when its run began.
+    with path.open("a") as stream:
         try:
             is_free = try_lock(stream)
         except OSError as error:
@@ -193,6 +195,7 @@ def hold_run_lock(root: Path) -> Iterator[None]:
             raise InputError(
                 f"{root}: another run of this study is under way; wait for it, or end it"
             )
+        os.utime(path)
         yield
 
 

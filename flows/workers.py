@@ -209,6 +209,7 @@ def _await_worker(
     A run without a report was lost, and counts as killed. Raises WorkersUnreachableError.
     """
     start_time = time.monotonic()
+    _write_status_line(context, node, f"waits for a worker of the pool {node.pool}")
 
     def start_run() -> FlowRun:
         run = run_deployment(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from dvc.rwlock import rwlock
 
 from flows import plan, view
 from flows.execute import StageContext, run_stage
@@ -25,6 +26,7 @@ from flows.plan import (
     read_stale_reasons,
 )
 from flows.processes import terminate_process_group
+from lineage.errors import InputError
 from tests.helpers.toy_project import (
     Project,
     assert_one_message,
@@ -61,6 +63,19 @@ def stale_reasons(project: Project) -> dict[str, tuple[str, ...]]:
 
 
 # What would run and why
+
+
+def test_a_plan_is_refused_while_a_stage_writes_its_files(project: Project) -> None:
+    assert not stale_reasons(project)
+    with plan.open_repo(project.root) as repo:
+        (out, *_) = next(stage.outs for stage in repo.index.stages if stage.name == "make@a")
+        assert repo.tmp_dir is not None
+        with (
+            rwlock(repo.tmp_dir, repo.fs, "lineage run: make@a", [], [out.fs_path], False),
+            pytest.raises(InputError, match="a run or a dvc command is at work in this study"),
+        ):
+            read_stale_reasons(project.root)
+    assert not stale_reasons(project)
 
 
 def test_the_graph_is_read_from_dvc_yaml(new_project: Project) -> None:

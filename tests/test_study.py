@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from flows.study import (
     is_running,
     open_study,
     prepare_remote,
+    run_lock_path,
 )
 from flows.view import describe_changed_params, print_status
 from lineage.config.records import read_yaml
@@ -268,9 +270,15 @@ def test_only_one_run_holds_a_study(study: Path) -> None:
     assert not is_running(study)
     with hold_run_lock(study):
         assert is_running(study)
+        # The time of the lock tells `lineage status` when the run began.
+        os.utime(run_lock_path(study), (1.0, 1.0))
         with pytest.raises(InputError, match="another run of this study is under way"):
             hold_run_lock(study).__enter__()
+        assert run_lock_path(study).stat().st_mtime == 1.0
     assert not is_running(study)
+    begun_at = time.time()
+    with hold_run_lock(study):
+        assert run_lock_path(study).stat().st_mtime > begun_at - 60
 
 
 def test_the_version_of_a_study_is_its_commit_and_what_changed_since(study: Path) -> None:
