@@ -112,7 +112,7 @@ def _describe_new_networks(analysis: Analysis, summary: GainSummary) -> str:
             for gain in summary.at_most_labels
             if gain.comparison.first.transfer == "frozen"
         )
-        if model in analysis.model_families
+        if model in analysis.grid.models  # ensembles have no family
         and not load_family(analysis.model_families[model]).new_network_reads_context
     ]
     if not names:
