@@ -671,7 +671,6 @@ def find_own_bits(sentence: Sentence) -> dict[str, Any]:
     return own
 
 
-# The beginning of each sentence that has numbers, as a pattern, and where its numbers come from.
 def read_clean_labels(sentence: Sentence) -> list[object]:
     """Return the number of labels of a table without contaminated items, of those that have one."""
     task, _, text = sentence.text.partition(" without contaminated items, ")
@@ -684,6 +683,7 @@ def read_clean_labels(sentence: Sentence) -> list[object]:
     return [count.removeprefix("all ").removesuffix(" labels")]
 
 
+# The beginning of each sentence that has numbers, as a pattern, and where its numbers come from.
 READERS: dict[str, Reader] = {
     r"\w+ without contaminated items, ": read_clean_labels,
     r"[\d.]+ [kM]B of .*pretraining runs? of each model": read_study,
